@@ -1,0 +1,1 @@
+"""Embodied question answering, measured: OpenEQA (EM-EQA) and EmbodiedQA."""

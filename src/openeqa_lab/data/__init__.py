@@ -1,0 +1,1 @@
+"""Cases, episodes and the files they come from."""

@@ -1,0 +1,1 @@
+"""Three small episodes with drawn frames and two dozen questions, for a first run."""

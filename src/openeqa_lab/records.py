@@ -1,0 +1,161 @@
+"""What a run writes down: answers, verdicts, failures, and the record that folds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from openeqa_lab.data.case import Case
+
+AnswerStatus = Literal["answered", "refused", "blocked", "empty"]
+Stage = Literal["episode", "answer", "judge"]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What calls cost; usages can be added.
+
+    Args:
+        calls: Requests that a model was sent.
+        prompt_tokens: As the vendor counts them, cached ones included.
+        completion_tokens: As the vendor counts them, hidden reasoning included.
+        dollars: None when the price of any of the calls is unknown; 0 only when it is free.
+        seconds: Waiting for replies; queueing and back-off are not counted.
+    """
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    dollars: float | None = 0.0
+    seconds: float = 0.0
+
+    def __add__(self, other: Usage) -> Usage:
+        """The sum; its price is unknown when either price is."""
+        known = self.dollars is not None and other.dollars is not None
+        return Usage(
+            self.calls + other.calls,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            (self.dollars or 0.0) + (other.dollars or 0.0) if known else None,
+            self.seconds + other.seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a reasoner said.
+
+    Args:
+        text: The answer as it is judged; empty unless `status` is ``answered``.
+        status: ``refused`` by the model, ``blocked`` by a filter, ``empty`` when it ended by
+            itself with nothing said: bad answers, with the lowest mark and no judge call.
+        raw: The model's whole reply, where `text` is a part of it.
+        model: As returned by the vendor, which may be a dated version of what was asked for.
+        finish_reason: As returned by the vendor; ``length`` when our token limit cut the text.
+        usage: What the answer cost.
+    """
+
+    text: str
+    status: AnswerStatus = "answered"
+    raw: str = ""
+    model: str = ""
+    finish_reason: str = ""
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a judge made of an answer.
+
+    Args:
+        score: From 0 (wrong) to 1 (right); LLM-Match's (mark - 1) / 4.
+        mark: From 1 to 5 where the judge's scale has marks, else None.
+        raw: The judge's whole reply, empty when no call was needed.
+        model: As returned by the vendor.
+        usage: What the judgement cost.
+    """
+
+    score: float
+    mark: int | None = None
+    raw: str = ""
+    model: str = ""
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What we or the network failed to do: never a score, tried again at the next start.
+
+    Args:
+        stage: Where it happened.
+        kind: The word that reports count it by: `CaseError.kind`.
+        message: One line: what, where, what to do.
+        raw: What was said, where something was said that could not be used.
+        usage: What was paid all the same.
+    """
+
+    stage: Stage
+    kind: str
+    message: str
+    raw: str = ""
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeTrace:
+    """Which episode a question was asked about, and how many frames it holds."""
+
+    episode: str
+    frames: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A frame that the reasoner was handed, in the order it was shown.
+
+    Args:
+        path: Relative to the data root.
+        index: Within the episode, from 0.
+        sha256: Of the frame's bytes; None when the reasoner did not open it.
+    """
+
+    path: str
+    index: int
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """All that is known of one case: the fold of its journal lines, the latest success winning.
+
+    `result` is None for a case that was not reached, `verdict` None for one not judged.
+    """
+
+    case: Case
+    trace: EpisodeTrace | None = None
+    shown: tuple[Shown, ...] = ()
+    result: Answer | Failure | None = None
+    verdict: Verdict | Failure | None = None
+
+    @property
+    def answer(self) -> Answer | None:
+        """The answer, if there is one."""
+        return self.result if isinstance(self.result, Answer) else None
+
+    @property
+    def judged(self) -> Verdict | None:
+        """The verdict, if there is one: only such records enter a headline."""
+        return self.verdict if isinstance(self.verdict, Verdict) else None
+
+    @property
+    def failure(self) -> Failure | None:
+        """What stands between this case and a score, if anything failed."""
+        if isinstance(self.result, Failure):
+            return self.result
+        return self.verdict if isinstance(self.verdict, Failure) else None
+
+    @property
+    def usage(self) -> Usage:
+        """Of the answer and the judgement together."""
+        total = self.result.usage if self.result is not None else Usage()
+        return total + self.verdict.usage if self.verdict is not None else total
