@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from openeqa_lab.records import Usage
 
 CallKind = Literal[
     "auth",  # wrong, missing or forbidden key
@@ -28,12 +31,16 @@ class CaseError(OpenEQAError):
         message: What was found, where, and what to do.
         kind: A short word that the report counts failures by.
         raw: What the model or judge said, where it said something that could not be used.
+        usage: What was paid all the same, None for nothing.
     """
 
-    def __init__(self, message: str, *, kind: str, raw: str = "") -> None:
+    def __init__(
+        self, message: str, *, kind: str, raw: str = "", usage: Usage | None = None
+    ) -> None:
         super().__init__(message)
         self.kind = kind
         self.raw = raw
+        self.usage = usage
 
 
 class FrameError(CaseError):
@@ -46,8 +53,10 @@ class FrameError(CaseError):
 class CallError(CaseError):
     """A call to a model failed. `auth` and `not_found` end the run: every call would fail alike."""
 
-    def __init__(self, message: str, *, kind: CallKind, raw: str = "") -> None:
-        super().__init__(message, kind=kind, raw=raw)
+    def __init__(
+        self, message: str, *, kind: CallKind, raw: str = "", usage: Usage | None = None
+    ) -> None:
+        super().__init__(message, kind=kind, raw=raw, usage=usage)
 
     @property
     def fatal(self) -> bool:
@@ -58,5 +67,5 @@ class CallError(CaseError):
 class UnparsedError(CaseError):
     """A judge's reply from which no mark can be read; `raw` holds the reply."""
 
-    def __init__(self, message: str, *, raw: str) -> None:
-        super().__init__(message, kind="unparsed", raw=raw)
+    def __init__(self, message: str, *, raw: str, usage: Usage | None = None) -> None:
+        super().__init__(message, kind="unparsed", raw=raw, usage=usage)
