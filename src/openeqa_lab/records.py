@@ -128,7 +128,8 @@ class Shown:
 class Record:
     """All that is known of one case: the fold of its journal lines, the latest success winning.
 
-    `result` is None for a case that was not reached, `verdict` None for one not judged.
+    `result` is None for a case that was not reached, `verdict` None for one not judged. `earlier`
+    is what attempts cost that a later success replaced.
     """
 
     case: Case
@@ -136,6 +137,7 @@ class Record:
     shown: tuple[Shown, ...] = ()
     result: Answer | Failure | None = None
     verdict: Verdict | Failure | None = None
+    earlier: Usage = field(default_factory=Usage)
 
     @property
     def answer(self) -> Answer | None:
@@ -156,6 +158,6 @@ class Record:
 
     @property
     def usage(self) -> Usage:
-        """Of the answer and the judgement together."""
-        total = self.result.usage if self.result is not None else Usage()
-        return total + self.verdict.usage if self.verdict is not None else total
+        """Of the answer, the judgement and the attempts before them together."""
+        parts = [part.usage for part in (self.result, self.verdict) if part is not None]
+        return sum(parts, self.earlier)

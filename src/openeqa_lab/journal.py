@@ -1,0 +1,358 @@
+"""The run's memory: one line of JSON an event, appended, identity first, whole after any kill.
+
+A journal is the truth of a run folder; reports are made from it. Lines are ``identity`` (once, the
+settings that can change an answer), ``judge`` (a judge's settings and the short hash that its
+verdicts carry), ``answer``, ``verdict`` and ``failure``. Image bytes never enter it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+import filelock
+from pydantic import Field, TypeAdapter, ValidationError
+
+from openeqa_lab.errors import OpenEQAError
+from openeqa_lab.records import Answer, EpisodeTrace, Failure, Shown, Usage, Verdict
+
+FORMAT = 1
+FILE_NAME = "journal.jsonl"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityLine:
+    """What can change an answer; the first line of every journal."""
+
+    identity: dict[str, object]
+    version: str = ""
+    format: int = FORMAT
+    type: Literal["identity"] = "identity"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeLine:
+    """What can change a mark, and the hash that this judge's lines carry."""
+
+    judge: str
+    identity: dict[str, object]
+    type: Literal["judge"] = "judge"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLine:
+    """A paid answer with the frames it was given for."""
+
+    case: str
+    answer: Answer
+    trace: EpisodeTrace
+    shown: tuple[Shown, ...] = ()
+    type: Literal["answer"] = "answer"
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictLine:
+    """A judge's verdict on the latest answer above it."""
+
+    case: str
+    judge: str
+    verdict: Verdict
+    type: Literal["verdict"] = "verdict"
+
+
+@dataclass(frozen=True, slots=True)
+class FailureLine:
+    """What could not be done; `judge` is empty unless a judgement failed."""
+
+    case: str
+    failure: Failure
+    judge: str = ""
+    type: Literal["failure"] = "failure"
+
+
+Line = IdentityLine | JudgeLine | AnswerLine | VerdictLine | FailureLine
+
+
+@cache
+def _adapter() -> TypeAdapter[Line]:
+    return TypeAdapter(Annotated[Line, Field(discriminator="type")])
+
+
+@dataclass(slots=True)
+class Entry:
+    """What a journal knows of one case.
+
+    `verdicts` are the judgements of the latest answer by judge hash; `spent` is what each judge's
+    lines (and, under the empty key, the answers) cost in all, replaced attempts included.
+    """
+
+    result: Answer | Failure | None = None
+    trace: EpisodeTrace | None = None
+    shown: tuple[Shown, ...] = ()
+    verdicts: dict[str, Verdict | Failure] = field(default_factory=dict)
+    spent: dict[str, Usage] = field(default_factory=dict)
+
+    def add(self, line: AnswerLine | VerdictLine | FailureLine) -> None:
+        """Fold one more line in: the latest success wins, a failure never replaces one."""
+        judge = "" if isinstance(line, AnswerLine) else line.judge
+        if isinstance(line, AnswerLine):
+            self.result, self.trace, self.shown = line.answer, line.trace, line.shown
+            self.verdicts.clear()
+            cost = line.answer.usage
+        elif isinstance(line, VerdictLine):
+            self.verdicts[judge] = line.verdict
+            cost = line.verdict.usage
+        else:
+            if judge and not isinstance(self.verdicts.get(judge), Verdict):
+                self.verdicts[judge] = line.failure
+            if not judge and not isinstance(self.result, Answer):
+                self.result = line.failure
+            cost = line.failure.usage
+        self.spent[judge] = self.spent.get(judge, Usage()) + cost
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A journal as read: identity, judges by hash, and the fold of each case's lines."""
+
+    identity: Mapping[str, object] | None
+    judges: Mapping[str, Mapping[str, object]]
+    entries: dict[str, Entry]
+
+
+def digest(identity: Mapping[str, object]) -> str:
+    """The first eight hex digits of an identity's SHA-256, as folders and verdict lines use it."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def differences(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
+    """The settings that differ, each as ``name: old -> new``, nested names joined by dots."""
+    before, after = dict(_leaves(old)), dict(_leaves(new))
+    names = [*before, *(name for name in after if name not in before)]
+    return [
+        f"{name}: {before.get(name, 'not set')} -> {after.get(name, 'not set')}"
+        for name in names
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _leaves(node: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in node.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", json.dumps(value)
+
+
+def read(path: Path) -> Content:
+    """The fold of a journal file or of a run folder's journal; damaged lines are left out.
+
+    Raises:
+        OpenEQAError: There is no such file, or it is no journal that this version reads.
+    """
+    path = path / FILE_NAME if path.is_dir() else path
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise OpenEQAError(f"no journal can be read at {path}: {error.strerror}") from None
+    return _fold(_parse(data)[0], path)
+
+
+def _parse(data: bytes) -> tuple[list[tuple[bytes, Line]], list[bytes]]:
+    """The whole lines with what they say, and the damaged ones (torn, zeroed, not of ours)."""
+    good: list[tuple[bytes, Line]] = []
+    damaged: list[bytes] = []
+    for raw in data.split(b"\n"):
+        if not raw.strip():
+            continue
+        try:
+            good.append((raw, _adapter().validate_json(raw)))
+        except ValidationError:
+            damaged.append(raw)
+    return good, damaged
+
+
+def _fold(lines: Iterable[tuple[bytes, Line]], path: Path) -> Content:
+    identity: Mapping[str, object] | None = None
+    judges: dict[str, Mapping[str, object]] = {}
+    entries: dict[str, Entry] = {}
+    for _, line in lines:
+        if isinstance(line, IdentityLine):
+            if line.format > FORMAT:
+                raise OpenEQAError(
+                    f"{path} was written by a newer version ({line.version}, format "
+                    f"{line.format}; this one reads up to {FORMAT}): update openeqa-lab"
+                )
+            identity = identity or line.identity
+        elif isinstance(line, JudgeLine):
+            judges[line.judge] = line.identity
+        elif identity is None:
+            raise OpenEQAError(
+                f"{path} does not begin with an identity line: what its answers were asked with "
+                "is not known. Choose another output_dir; the file stays as it is"
+            )
+        else:
+            entries.setdefault(line.case, Entry()).add(line)
+    return Content(identity, judges, entries)
+
+
+class Journal:
+    """A run folder's journal, locked and open for appending.
+
+    Lines are written in groups and fsynced off the event loop: `append` returns at once, `sync`
+    once everything appended before it is on the disk.
+
+    Args:
+        folder: The run folder; made if it is not there. A second run in it is refused.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE_NAME
+        self._pending: list[bytes] = []
+        self._appended = 0
+        self._synced = 0
+        self._writing: asyncio.Task[None] | None = None
+        self._broken: OpenEQAError | None = None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = filelock.FileLock(folder / ".lock")
+            self._lock.acquire(timeout=0)
+        except filelock.Timeout:
+            raise OpenEQAError(
+                f"another run is writing to {folder}: wait for it, or choose another output_dir"
+            ) from None
+        except OSError as error:
+            raise OpenEQAError(
+                f"cannot write to output_dir {folder}: {error.strerror}; choose another output_dir"
+            ) from None
+        try:
+            self.content = self._open()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open(self) -> Content:
+        """Read what is there, set damaged lines aside and leave a file of whole lines."""
+        data = self.path.read_bytes() if self.path.exists() else b""
+        lines, damaged = _parse(data)
+        content = _fold(lines, self.path)
+        if damaged:
+            aside = self.path.with_suffix(".damaged")
+            with aside.open("ab") as file:
+                file.writelines(raw + b"\n" for raw in damaged)
+            log.warning(
+                "%s: %d damaged line(s), most likely from a kill in mid-line, set aside in %s; "
+                "what they held is asked again",
+                self.path, len(damaged), aside.name,
+            )  # fmt: skip
+        whole = b"".join(raw + b"\n" for raw, _ in lines)
+        if whole != data:
+            replace(self.path, whole)
+        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._size = os.fstat(self._file).st_size
+        return content
+
+    def identify(self, identity: Mapping[str, object], version: str) -> None:
+        """Write the identity of a new journal, or hold it against the one that is there.
+
+        Raises:
+            OpenEQAError: The answers that are there were asked with other settings; they are named.
+        """
+        if self.content.identity is None:
+            self.append(IdentityLine(dict(identity), version))
+            return
+        changed = differences(self.content.identity, identity)
+        if changed:
+            raise OpenEQAError(
+                f"{self.path.parent} holds answers that were asked with other settings "
+                f"({'; '.join(changed)}): choose another output_dir, or go back to those settings"
+            )
+
+    def append(self, line: Line) -> None:
+        """Hand a line over for writing; `sync` waits for it. Needs a running event loop."""
+        self._pending.append(_adapter().dump_json(line) + b"\n")
+        self._appended += 1
+        self._start_writing()
+
+    async def sync(self) -> None:
+        """Return once all that was appended so far is on the disk.
+
+        Raises:
+            OpenEQAError: It cannot be written (a full disk); names where the lines were saved.
+        """
+        goal = self._appended
+        while self._synced < goal:
+            if self._broken:
+                raise self._broken
+            await asyncio.shield(self._start_writing())
+
+    def _start_writing(self) -> asyncio.Task[None]:
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.get_running_loop().create_task(self._write())
+        return self._writing
+
+    async def _write(self) -> None:
+        while self._pending and self._broken is None:
+            lines, self._pending = self._pending, []
+            try:
+                await asyncio.to_thread(self._write_through, b"".join(lines))
+            except OSError as error:
+                self._pending = lines + self._pending
+                self._broken = OpenEQAError(
+                    f"cannot write {self.path}: {error.strerror}. Make room and start the same "
+                    "command again: what is in the journal is kept"
+                )
+                return
+            self._synced += len(lines)
+
+    def _write_through(self, data: bytes) -> None:
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._file, view) :]
+            os.fsync(self._file)
+        except OSError:
+            os.ftruncate(self._file, self._size)  # no half line stays behind
+            raise
+        self._size += len(data)
+
+    async def close(self) -> None:
+        """Write what is pending and unlock; never raises for a full disk, but rescues the lines."""
+        try:
+            with contextlib.suppress(OpenEQAError):
+                await self.sync()
+            if self._pending:
+                with tempfile.NamedTemporaryFile(
+                    prefix="openeqa-journal-", suffix=".jsonl", delete=False
+                ) as rescue:
+                    rescue.write(b"".join(self._pending))
+                log.error(
+                    "%d journal line(s) could not be written to %s and were saved in %s: append "
+                    "that file to the journal before the next start",
+                    len(self._pending), self.path, rescue.name,
+                )  # fmt: skip
+        finally:
+            os.close(self._file)
+            self._lock.release()
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Write a file so that a kill leaves either the old or the new one, never a half."""
+    temporary = path.with_name(path.name + ".new")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
