@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from typing import TextIO
 
-from openeqa_lab.records import Failure, Record, Usage
+from openeqa_lab.records import Record
 
 
 class Progress:
@@ -27,19 +28,29 @@ class Progress:
         self._every_s = 0.1 if self._terminal else every_s
         self._total, self._before, self._now = total, done, 0
         self._failed = 0
-        self._spent = Usage()
+        self._dollars = 0.0
         self._unpriced = False
         self._started = self._shown = time.monotonic()
         self._width = 0
 
-    def add(self, record: Record, paid: Usage) -> None:
-        """Count one more case that this start finished, and what it paid for it."""
+    @property
+    def done(self) -> int:
+        """Cases that are finished, by this start or an earlier one."""
+        return self._before + self._now
+
+    def add(self, record: Record) -> None:
+        """Count one more case that this start finished."""
         self._now += 1
-        self._failed += isinstance(record.failure, Failure)
-        self._unpriced |= paid.dollars is None
-        self._spent = self._spent + Usage(paid.calls, dollars=paid.dollars or 0.0)
+        self._failed += record.failure is not None
+        paid = record.usage.dollars
+        self._unpriced |= paid is None
+        self._dollars += paid or 0.0
         if time.monotonic() - self._shown >= self._every_s:
             self.show()
+
+    def values(self) -> Mapping[str, float]:
+        """The same for loggers; dollars count the calls of known price."""
+        return {"done": self.done, "failed": self._failed, "dollars": self._dollars}
 
     def show(self, last: bool = False) -> None:
         """Write the line now."""
@@ -56,12 +67,11 @@ class Progress:
         """Done, failed, dollars, rate and the time that is left."""
         elapsed = time.monotonic() - self._started
         rate = self._now / elapsed if elapsed > 0 else 0.0
-        done = self._before + self._now
-        left = self._total - done
-        dollars = f"${self._spent.dollars:.2f}" + (" + unpriced calls" if self._unpriced else "")
+        left = self._total - self.done
+        dollars = f"${self._dollars:.2f}" + (" + unpriced calls" if self._unpriced else "")
         eta = _clock(left / rate) if rate else "unknown"
         return (
-            f"{done}/{self._total} done, {self._failed} failed, {dollars}, "
+            f"{self.done}/{self._total} done, {self._failed} failed, {dollars}, "
             f"{rate:.1f} questions/s, {eta} left"
         )
 

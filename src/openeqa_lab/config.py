@@ -1,0 +1,223 @@
+"""From a composed config to objects: the one place where Hydra meets the library."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import difflib
+import inspect
+import math
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, get_type_hints
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException, InstantiationException
+from hydra.types import RunMode
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
+
+from openeqa_lab.errors import OpenEQAError
+
+Node = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The `run:` node: how a run goes about it, never what it measures. See conf/run.yaml."""
+
+    name: str | None = None
+    group: str | None = None
+    dry_run: bool = False
+    resume: bool = True
+    reask: Sequence[Literal["refused", "blocked", "empty"]] = ()
+    coverage: float = 0.98
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.coverage <= 1:
+            raise OpenEQAError(
+                f"run.coverage = {self.coverage}: a share from 0 to 1 is needed, 0.98 for 98 %"
+            )
+
+
+def conf_path() -> str:
+    """Where the config files are: in the installed package, or beside src/ in a plain checkout."""
+    if find_spec("openeqa_lab.conf"):
+        return "pkg://openeqa_lab.conf"
+    return str(Path(__file__).resolve().parents[2] / "conf")
+
+
+def plain(config: DictConfig, known: Sequence[str]) -> dict[str, object]:
+    """The config as plain values, interpolations resolved.
+
+    Args:
+        config: As Hydra composed it.
+        known: The keys that may stand at its root.
+
+    Raises:
+        OpenEQAError: Another key stands at the root, which a `+` on the command line lets in.
+    """
+    container = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(container, dict)  # noqa: S101 (a DictConfig's container is a dict)
+    node = {str(key): value for key, value in container.items()}
+    for key in node:
+        if key not in known:
+            raise OpenEQAError(f"{key} is no key of this command: {_near(key, known)}")
+    return node
+
+
+def build(node: Node, path: str) -> object:
+    """The object that a node describes, with all nodes inside it.
+
+    Args:
+        node: Plain values with a `_target_`.
+        path: The node's place in the config, for messages.
+
+    Raises:
+        OpenEQAError: A knob that does not exist, is missing or of the wrong type; all such faults
+            are named at once, before anything is built.
+    """
+    if faults := list(_faults(node, path)):
+        raise OpenEQAError("; ".join(faults))
+    try:
+        return instantiate(dict(node), _convert_="all")
+    except InstantiationException as error:
+        if isinstance(error.__cause__, OpenEQAError):
+            raise error.__cause__ from None
+        raise
+
+
+def _faults(node: object, path: str) -> Iterator[str]:
+    """What keeps a node, or one inside it, from being built; every message names its place."""
+    if isinstance(node, Mapping):
+        if "_target_" in node:
+            yield from _target_faults(node, path)
+        for key, value in node.items():
+            yield from _faults(value, f"{path}.{key}")
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from _faults(value, f"{path}[{index}]")
+
+
+def _target_faults(node: Node, path: str) -> Iterator[str]:
+    target = _locate(str(node["_target_"]), path)
+    known = inspect.signature(target).parameters
+    hints = get_type_hints(target.__init__ if inspect.isclass(target) else target)
+    given = {key: value for key, value in node.items() if not key.startswith("_")}
+    for key, value in given.items():
+        if key not in known:
+            yield f"{path}.{key} is no knob of {node['_target_']}: {_near(key, list(known))}"
+        elif fault := _type_fault(value, hints.get(key)):
+            yield f"{path}.{key} = {value!r}: {fault}"
+    for key, parameter in known.items():
+        if key not in given and parameter.default is inspect.Parameter.empty:
+            yield f"{path}.{key} is missing: {node['_target_']} needs it"
+
+
+def _near(key: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
+
+
+def _locate(name: str, path: str) -> Callable[..., object]:
+    try:
+        located = pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise OpenEQAError(
+            f"{path}._target_ = {name}: {error}; it must name a class that this Python can import"
+        ) from None
+    if not callable(located):
+        raise OpenEQAError(f"{path}._target_ = {name}: that is no class")
+    target: Callable[..., object] = located
+    return target
+
+
+def _type_fault(value: object, hint: object) -> str | None:
+    """Why a plain value does not fit its annotation; nodes that build objects are not looked at."""
+    if hint is None or _builds(value):
+        return None
+    if isinstance(value, float) and not math.isfinite(value):
+        return "a finite number is needed"
+    try:
+        adapter = TypeAdapter(hint)
+    except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation):
+        # the annotation is a protocol: an object is needed, which no plain value is
+        return "a group option, or a mapping with a _target_, is needed" if value else None
+    try:
+        adapter.validate_python(value, strict=True)
+    except ValidationError as error:
+        return "; ".join(dict.fromkeys(fault["msg"] for fault in error.errors()))
+    return None
+
+
+def _builds(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return "_target_" in value or any(_builds(inner) for inner in value.values())
+    return isinstance(value, list) and any(_builds(inner) for inner in value)
+
+
+def run_options(node: object) -> RunOptions:
+    """The `run:` node, checked like any other."""
+    target = f"{RunOptions.__module__}.{RunOptions.__qualname__}"
+    values = node if isinstance(node, Mapping) else {}
+    options = build({"_target_": target, **values}, "run")
+    assert isinstance(options, RunOptions)  # noqa: S101 (the target is this class)
+    return options
+
+
+def command(task: Callable[[], object]) -> int:
+    """Run a Hydra command and give its exit code: a foreseen error is one line on stderr."""
+    _failed.clear()
+    try:
+        task()
+    except (OpenEQAError, HydraException, OmegaConfBaseException) as error:
+        return _complain(_one_line(error))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        sys.stderr.write("stopped: start the same command again to go on\n")
+        return 130
+    return max((_complain(line) for line in _failed), default=0)
+
+
+@contextlib.contextmanager
+def job() -> Iterator[None]:
+    """Around a Hydra task: a foreseen error is kept for `command`, and a sweep goes on.
+
+    Only where the jobs run in this process; another launcher must see the error to know of it.
+    """
+    try:
+        yield
+    except (OpenEQAError, OmegaConfBaseException) as error:
+        hydra = HydraConfig.get()
+        if not str(hydra.launcher["_target_"]).endswith("BasicLauncher"):
+            raise
+        line = _one_line(error)
+        if hydra.mode == RunMode.MULTIRUN:
+            line = f"job {hydra.job.num} ({hydra.job.override_dirname}): {line}"
+        _failed.append(line)
+
+
+_failed: list[str] = []  # what the jobs of this process's command could not do
+
+
+def _complain(line: str) -> int:
+    sys.stderr.write(f"error: {line}\n")
+    return 1
+
+
+def _one_line(error: BaseException) -> str:
+    """The message with its causes' where they say more, joined into one line."""
+    text = " ".join(str(error).split())
+    cause = error.__cause__
+    if isinstance(cause, (OmegaConfBaseException, HydraException)):
+        more = " ".join(str(cause).split())
+        text = text if more in text else f"{text} ({more})"
+    if "OverrideParse" in type(error).__name__ or "OverrideParse" in type(cause).__name__:
+        text += "; a value with = , : [ ] { } or blanks is quoted twice: \"reasoner.model='a=b'\""
+    return text

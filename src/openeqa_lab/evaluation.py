@@ -1,0 +1,303 @@
+"""The one runner: cases in, a report out, and nothing that was paid for is lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+
+import yaml
+
+from openeqa_lab import journal, report
+from openeqa_lab.concurrency import stop_on_signals, work_through
+from openeqa_lab.data.case import Case
+from openeqa_lab.data.datasets import Dataset
+from openeqa_lab.data.episode import Episode, EpisodeSource, Frame, Unseen
+from openeqa_lab.errors import CallError, CaseError, FrameError, OpenEQAError
+from openeqa_lab.journal import AnswerLine, Entry, FailureLine, Journal, JudgeLine, VerdictLine
+from openeqa_lab.judges import Judge
+from openeqa_lab.loggers import Logger, RunInfo, guarded
+from openeqa_lab.metrics import Estimate, Metric
+from openeqa_lab.progress import Progress
+from openeqa_lab.reasoners import Reasoner
+from openeqa_lab.records import (
+    Answer,
+    AnswerStatus,
+    EpisodeTrace,
+    Failure,
+    Record,
+    Shown,
+    Stage,
+    Usage,
+    Verdict,
+)
+from openeqa_lab.report import Report, State
+from openeqa_lab.sampling import Sampler
+
+log = logging.getLogger(__name__)
+
+
+def answer_identity(
+    dataset: Dataset, episodes: EpisodeSource, sampler: Sampler, reasoner: Reasoner
+) -> dict[str, object]:
+    """The settings that can change an answer, as JSON values.
+
+    A blind run is shown nothing, so its sampler is no part of it.
+    """
+    parts: dict[str, object] = {"dataset": dataset.identity, "episodes": episodes.identity}
+    if not isinstance(episodes, Unseen):
+        parts["sampler"] = sampler.identity
+    parts["reasoner"] = reasoner.identity
+    return _plain(parts)
+
+
+def _plain(node: Mapping[str, object]) -> dict[str, object]:
+    """As it reads back from JSON (tuples become lists), so that identities can be compared."""
+    plain: dict[str, object] = json.loads(json.dumps(node, sort_keys=True))
+    return plain
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run would do, found without asking anybody anything.
+
+    Args:
+        cases: Questions of the run.
+        answers: Questions that a reasoner would be asked.
+        verdicts: Answers that a judge would be handed, the new ones included.
+        frames: Pictures that would be shown in all.
+        missing: Why an episode cannot be shown, by episode.
+        unanswerable: Questions about those episodes.
+    """
+
+    cases: int
+    answers: int
+    verdicts: int
+    frames: int
+    missing: Mapping[str, str]
+    unanswerable: int
+
+
+class Evaluation:
+    """Asks every case of a data set, has the answers judged, and sums them up.
+
+    Args:
+        dataset: The cases, in the order they are asked.
+        episodes: Where a case's evidence comes from.
+        sampler: Which frames of it are shown.
+        reasoner: Who answers.
+        judge: Who marks the answers.
+        metrics: What is computed from the records; the names are for messages only.
+        loggers: Who is told; one that fails warns and is left out from there on.
+        output_dir: The run folder. A second start in it goes on where the first one ended.
+        concurrency: Cases under way at once.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        episodes: EpisodeSource,
+        sampler: Sampler,
+        reasoner: Reasoner,
+        judge: Judge,
+        metrics: Mapping[str, Metric],
+        loggers: Mapping[str, Logger],
+        output_dir: str | Path,
+        concurrency: int = 8,
+    ) -> None:
+        if concurrency < 1:
+            raise OpenEQAError(f"concurrency is {concurrency}: at least 1 is needed")
+        self.dataset = dataset
+        self.episodes = episodes
+        self.sampler = sampler
+        self.reasoner = reasoner
+        self.judge = judge
+        self.metrics = metrics
+        self.loggers = loggers
+        self.output_dir = Path(output_dir)
+        self.concurrency = concurrency
+        self.answer_identity = answer_identity(dataset, episodes, sampler, reasoner)
+        self.judge_identity = _plain(judge.identity)
+        self.judge_hash = journal.digest(self.judge_identity)
+
+    async def run(
+        self,
+        *,
+        name: str = "",
+        group: str | None = None,
+        config: Mapping[str, object] | None = None,
+        reask: Collection[AnswerStatus] = (),
+    ) -> Report:
+        """Ask and judge what is not done yet, then report on everything.
+
+        The first Ctrl-C or SIGTERM lets the calls in flight end and gives a report whose state is
+        ``stopped``; a second one drops them. However the run ends, what was done is kept.
+
+        Args:
+            name: Of the run, for report and loggers; the run folder's name by default.
+            group: Under which loggers gather the runs of a sweep.
+            config: Recorded in `config.yaml` and by loggers, as JSON values.
+            reask: Statuses of answers that are asked again, ``refused`` for instance.
+
+        Raises:
+            OpenEQAError: The run cannot start or go on.
+        """
+        book = Journal(self.output_dir)
+        try:
+            book.identify(self.answer_identity, version("openeqa-lab"))
+            info = RunInfo(name or self.output_dir.name, group, self.output_dir, dict(config or {}))
+            return await self._run(book, info, reask)
+        finally:
+            await book.close()
+
+    async def _run(self, book: Journal, info: RunInfo, reask: Collection[AnswerStatus]) -> Report:
+        started, entries = datetime.now(timezone.utc), book.content.entries
+        journal.replace(
+            self.output_dir / "config.yaml", yaml.safe_dump(info.config, sort_keys=False).encode()
+        )
+        if self.judge_hash not in book.content.judges:
+            book.append(JudgeLine(self.judge_hash, self.judge_identity))
+        todo = [record.case for record in self.records(entries) if _waits(record, reask)]
+        progress = Progress(len(self.dataset), len(self.dataset) - len(todo))
+        told = guarded(self.loggers)
+        told.start(info)
+
+        async def finish(case: Case) -> None:
+            await self._finish(case, entries.setdefault(case.id, Entry()), book, reask)
+            progress.add(self._record(case, entries[case.id]))
+            told.log(progress.values(), progress.done)
+
+        state: State = "stopped"
+        try:
+            async with stop_on_signals(_say_stopping) as stop:
+                await work_through(todo, finish, at_once=self.concurrency, stop=stop)
+            state = "stopped" if stop.is_set() else "complete"
+        finally:
+            await book.sync()
+            progress.show(last=True)
+            records = self.records(entries)
+            identity = {"answer": self.answer_identity, "judge": self.judge_identity}
+            result = report.build(
+                records, self.estimates(records), name=info.name, state=state,
+                identity=identity, started=started,
+            )  # fmt: skip
+            report.write(result, records, self.output_dir)
+            told.finish(result, records)
+        return result
+
+    async def _finish(
+        self, case: Case, entry: Entry, book: Journal, reask: Collection[AnswerStatus]
+    ) -> None:
+        """Bring one case to its end, each line on its way to the disk before the next call."""
+        line: AnswerLine | VerdictLine | FailureLine
+        if not isinstance(entry.result, Answer) or entry.result.status in reask:
+            line = await self._ask(case)
+            book.append(line)
+            entry.add(line)
+        verdict = entry.verdicts.get(self.judge_hash)
+        if isinstance(entry.result, Answer) and not isinstance(verdict, Verdict):
+            line = await self._judge(case, entry.result)
+            book.append(line)
+            entry.add(line)
+        await book.sync()
+
+    async def plan(self) -> Plan:
+        """What `run` would do: opens every asked episode, decodes nothing, asks nobody."""
+        path = self.output_dir / journal.FILE_NAME
+        entries = journal.read(path).entries if path.exists() else {}
+        records = self.records(entries)
+        asked = [record.case for record in records if record.answer is None]
+        missing: dict[str, str] = {}
+        frames = 0
+        for case in asked:
+            try:
+                _, shown = await self._evidence(case)
+            except FrameError as error:
+                missing.setdefault(case.episode, str(error))
+            else:
+                frames += len(shown)
+        lost = sum(case.episode in missing for case in asked)
+        judged = sum(record.judged is not None for record in records)
+        return Plan(
+            len(records), len(asked) - lost, len(records) - judged - lost, frames, missing, lost
+        )
+
+    def records(self, entries: Mapping[str, Entry]) -> list[Record]:
+        """The record of each case, in order, as this run's judge sees it."""
+        return [self._record(case, entries.get(case.id, Entry())) for case in self.dataset]
+
+    def _record(self, case: Case, entry: Entry) -> Record:
+        verdict = entry.verdicts.get(self.judge_hash)
+        earlier = [entry.earlier.get(judge, Usage()) for judge in ("", self.judge_hash)]
+        return Record(case, entry.trace, entry.shown, entry.result, verdict, sum(earlier, Usage()))
+
+    def estimates(self, records: Sequence[Record]) -> dict[str, Estimate]:
+        """All metrics' figures.
+
+        Raises:
+            OpenEQAError: Two metrics give the same key.
+        """
+        merged: dict[str, Estimate] = {}
+        for name, metric in self.metrics.items():
+            figures = metric.compute(records)
+            if double := sorted(merged.keys() & figures.keys()):
+                raise OpenEQAError(
+                    f"metric {name} gives {', '.join(double)}, and so does another: "
+                    "rename the key or leave one of them out"
+                )
+            merged |= figures
+        return merged
+
+    async def _evidence(self, case: Case) -> tuple[Episode, Sequence[Frame]]:
+        episode = await self.episodes.episode(case)
+        if not episode.frames:  # a blind run: there is nothing to choose from
+            return episode, ()
+        sample = self.sampler.sample
+        return episode, await asyncio.to_thread(sample, episode.frames, case.question)
+
+    async def _ask(self, case: Case) -> AnswerLine | FailureLine:
+        """The line of an answer or of what kept it away."""
+        stage: Stage = "episode"
+        try:
+            episode, frames = await self._evidence(case)
+            stage = "answer"
+            answer = await self.reasoner.answer(case.question, frames)
+        except CaseError as error:
+            return FailureLine(case.id, _failure(stage, error))
+        shown = tuple(Shown(frame.path, frame.index, frame.sha256) for frame in frames)
+        trace = EpisodeTrace(episode.id, len(episode.frames))
+        return AnswerLine(case.id, answer, trace, shown)
+
+    async def _judge(self, case: Case, answer: Answer) -> VerdictLine | FailureLine:
+        """The line of a verdict or of what kept it away; no call for what was never said."""
+        if answer.status != "answered":
+            lowest = 1 if self.judge.scale == "1-5" else None
+            return VerdictLine(case.id, self.judge_hash, Verdict(0.0, lowest))
+        try:
+            verdict = await self.judge.judge(case, answer)
+        except CaseError as error:
+            return FailureLine(case.id, _failure("judge", error), self.judge_hash)
+        return VerdictLine(case.id, self.judge_hash, verdict)
+
+
+def _waits(record: Record, reask: Collection[AnswerStatus]) -> bool:
+    """Whether a case needs an answer or a verdict, or is to be asked again."""
+    return record.judged is None or record.answer is None or record.answer.status in reask
+
+
+def _say_stopping() -> None:
+    log.warning("stopping: the calls in flight may end; press Ctrl-C again to drop them")
+
+
+def _failure(stage: Stage, error: CaseError) -> Failure:
+    """What a failed case is recorded as; a fault that all cases share ends the run instead."""
+    if isinstance(error, CallError) and error.fatal:
+        raise error
+    if isinstance(error, FrameError):
+        stage = "episode"
+    return Failure(stage, error.kind, str(error), error.raw, error.usage or Usage())
