@@ -11,14 +11,14 @@ from pathlib import Path
 
 from openeqa_lab.errors import OpenEQAError
 
-# Upstream's names, and the text of our own that does the same work.
+# Upstream's names, and what to choose instead of each where it is not installed.
 UPSTREAM = {
-    "mmbench": "judge",
-    "mmbench-extra": "judge_extra",
-    "blind-llm": "blind",
-    "gpt4v": "multi_frame",
-    "claude3-vision": "multi_frame",
-    "gemini-pro-vision": "multi_frame",
+    "mmbench": "judge=llm_match_own",
+    "mmbench-extra": "judge=llm_match_own",
+    "blind-llm": "reasoner=blind",
+    "gpt4v": "reasoner=multi_frame",
+    "claude3-vision": "reasoner=multi_frame",
+    "gemini-pro-vision": "reasoner=multi_frame",
 }
 
 
@@ -125,7 +125,7 @@ def _read_upstream(name: str, directory: str | Path | None) -> str:
         where = "no folder of prompts is set" if path is None else f"{path} is not there"
         raise OpenEQAError(
             f"the prompt '{name}' is upstream's and is not installed ({where}): run "
-            f"`python -m openeqa_lab.fetch prompts`, or use our own wording, '{UPSTREAM[name]}'"
+            f"`python -m openeqa_lab.fetch prompts`, or use our own wording, {UPSTREAM[name]}"
         )
     return _read(path, name)
 
@@ -148,7 +148,8 @@ def _decode(content: bytes, name: str, where: str) -> str:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise OpenEQAError(
-            f"the prompt '{name}' ({where}) is not UTF-8 text (byte {error.start}): save it as UTF-8"
+            f"the prompt '{name}' ({where}) is not UTF-8 text (at byte {error.start}): "
+            f"save it as UTF-8"
         ) from error
     # As a file opened for reading text gives it, and stripped as upstream strips it.
     text = text.replace("\r\n", "\n").replace("\r", "\n").strip()
