@@ -91,12 +91,22 @@ def build(
         identity=identity,
         settings=settings,
         versions=versions,
-        estimates=estimates,
+        estimates={key: _clean(estimate) for key, estimate in estimates.items()},
         counts=tally.count(records),
         costs=tally.spend(records),
         timing=timing,
         coverage_threshold=coverage_threshold,
     )
+
+
+def _clean(estimate: Estimate) -> Estimate:
+    """With plain finite floats or None: a user's metric may give NaN or numbers of a library."""
+    figures = (estimate.value, estimate.low, estimate.high, estimate.error)
+    value, low, high, error = (
+        float(figure) if figure is not None and math.isfinite(figure) else None
+        for figure in figures
+    )
+    return Estimate(value, low, high, error, int(estimate.count))
 
 
 def write(report: Report, records: Sequence[Record], output_dir: str | Path) -> None:

@@ -250,7 +250,7 @@ def _dollars(spending: Spending) -> str:
     text = f"{known:,.2f}" if known == 0 or known >= 1 else f"{known:.4f}"
     if spending.usage.dollars is not None:
         return text
-    return f"unknown: {text} and {spending.unpriced_calls:,} calls without a price"
+    return f"unknown ({text} known, {spending.unpriced_calls:,} calls unpriced)"
 
 
 def _examples(records: Sequence[Record]) -> Iterator[str]:
