@@ -1,0 +1,254 @@
+"""Models behind an HTTP API, through litellm: the vendors, and servers that speak OpenAI's wire.
+
+litellm takes seconds and 190 MB to import, so it is imported by the first call and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import os
+import re
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from openeqa_lab.data.episode import Image
+from openeqa_lab.errors import CallError, CallKind, OpenEQAError
+from openeqa_lab.llm import Completion, FinishReason, failures
+from openeqa_lab.records import Usage
+
+log = logging.getLogger(__name__)
+
+_FINISH_REASONS: Mapping[str, FinishReason] = {
+    "stop": "stop",
+    "length": "length",
+    "content_filter": "content_filter",
+}
+
+
+class ApiModel:
+    """A model that is asked over the network, one attempt a call.
+
+    Args:
+        model: As litellm names it, ``vendor/model``; ``hosted_vllm/<name>`` or ``openai/<name>``
+            with `api_base` for a server of one's own.
+        temperature: None is not sent.
+        max_tokens: Limit of the reply, hidden reasoning included; None is not sent.
+        seed: None is not sent.
+        api_base: Another server than the vendor's. A vendor's key is sent there only when
+            `api_key_env` names it.
+        api_key_env: The environment variable that holds the key; None is the vendor's usual one.
+        timeout_s: Limit of one attempt in seconds, counted from sending.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        temperature: float | None = 0.2,
+        max_tokens: int | None = 128,
+        seed: int | None = 1234,
+        api_base: str | None = None,
+        api_key_env: str | None = None,
+        timeout_s: float = 90.0,
+    ) -> None:
+        if not model.strip():
+            raise OpenEQAError("llm.model is empty: name a model, such as openai/gpt-4o")
+        if temperature is not None and not 0 <= temperature <= 2:
+            raise OpenEQAError(f"llm.temperature is {temperature}: expected 0 to 2, or null")
+        if max_tokens is not None and max_tokens < 1:
+            raise OpenEQAError(f"llm.max_tokens is {max_tokens}: expected 1 or more, or null")
+        if not timeout_s > 0:
+            raise OpenEQAError(f"llm.timeout_s is {timeout_s}: expected more than 0 seconds")
+        if api_base is not None and not re.match(r"https?://.", api_base):
+            raise OpenEQAError(
+                f"llm.api_base is '{api_base}': expected an address such as http://localhost:8000/v1"
+            )
+        self._model = model
+        self._parameters: dict[str, object] = {
+            "temperature": temperature,
+            "max_tokens": max_tokens,
+            "seed": seed,
+        }
+        self._api_base = api_base
+        self._api_key_env = api_key_env
+        self._timeout_s = timeout_s
+        self._supported: dict[str, object] | None = None
+
+    @property
+    def identity(self) -> Mapping[str, object]:
+        """Model and sampling parameters as asked for."""
+        return {"name": "api", "model": self._model, **self._parameters}
+
+    async def complete(self, prompt: Sequence[str | Image], /, system: str = "") -> Completion:
+        """The reply; texts and pictures are sent in the order given.
+
+        Raises:
+            CallError: The call failed; its `kind` says how.
+        """
+        litellm = await asyncio.to_thread(_litellm)
+        if self._supported is None:
+            self._supported = self._check(litellm)
+        await _close_with_loop(litellm)
+        request = litellm.acompletion(
+            model=self._model,
+            messages=_messages(prompt, system),
+            api_base=self._api_base,
+            api_key=self._key(),
+            timeout=self._timeout_s,
+            num_retries=0,
+            max_retries=0,
+            **self._supported,
+        )
+        started = time.perf_counter()
+        try:
+            response = await asyncio.wait_for(request, self._timeout_s)
+        except asyncio.TimeoutError:
+            raise self._failure("timeout", f"no reply within {self._timeout_s:g} s") from None
+        except litellm.exceptions.openai.OpenAIError as error:
+            seconds = time.perf_counter() - started
+            if failures.blocked(error):
+                # Vendors differ in whether they charge for what they block.
+                usage = Usage(1, dollars=None, seconds=seconds)
+                return Completion("", "content_filter", usage=usage)
+            raise self._failure(failures.kind(error), failures.describe(error)) from None
+        return self._completion(response, time.perf_counter() - started)
+
+    def _completion(self, response: Any, seconds: float) -> Completion:
+        usage = _usage(response, seconds)
+        if not response.choices:
+            raise self._failure("server", "the reply holds no choice", usage)
+        choice = response.choices[0]
+        refusal = getattr(choice.message, "refusal", None)
+        text = choice.message.content or refusal or ""
+        reason = _finish_reason(choice)
+        if reason == "length" and not text.strip():
+            limit = self._parameters["max_tokens"]
+            found = f"the token limit (max_tokens={limit}) was spent before any text came"
+            raise self._failure("truncated", found, usage)
+        return Completion(text, reason, response.model or "", usage)
+
+    def _check(self, litellm: ModuleType) -> dict[str, object]:
+        """The parameters this model takes; says which it does not, and whether a key is missing."""
+        try:
+            name, provider, _, _ = litellm.get_llm_provider(self._model, api_base=self._api_base)
+        except litellm.BadRequestError:
+            raise CallError(
+                f"model '{self._model}' names no vendor that litellm knows: write vendor/model "
+                "such as openai/gpt-4o, or hosted_vllm/<name> with api_base for your own server",
+                kind="not_found",
+            ) from None
+        if self._api_base is None and self._api_key_env is None:
+            found = litellm.validate_environment(self._model)["missing_keys"]
+            missing = [variable for variable in found if variable.endswith("_API_KEY")]
+            if missing:
+                raise CallError(
+                    f"{self._model} needs a key: set the environment variable "
+                    f"{' or '.join(missing)}, or name another one with api_key_env",
+                    kind="auth",
+                )
+        supported: dict[str, object] = {}
+        for parameter, value in self._parameters.items():
+            if value is None:
+                continue
+            try:
+                litellm.utils.get_optional_params(
+                    model=name, custom_llm_provider=provider, **{parameter: value}
+                )
+            except litellm.UnsupportedParamsError:
+                log.warning(
+                    "%s does not take %s=%s: it is not sent, the model's own default holds",
+                    self._model, parameter, value,
+                )  # fmt: skip
+            else:
+                supported[parameter] = value
+        return supported
+
+    def _key(self) -> str | None:
+        """The key to send; None lets litellm read the vendor's usual variable."""
+        if self._api_key_env is None:
+            return None if self._api_base is None else "none"
+        key = os.environ.get(self._api_key_env, "").strip()
+        if not key:
+            raise CallError(
+                f"{self._model} needs a key: set the environment variable {self._api_key_env} "
+                "(named by api_key_env)",
+                kind="auth",
+            )
+        return key
+
+    def _failure(self, kind: CallKind, found: str, usage: Usage | None = None) -> CallError:
+        message = f"{self._model}: {found} ({failures.REMEDIES[kind]})"
+        return CallError(message, kind=kind, usage=usage)
+
+
+def _litellm() -> ModuleType:
+    """The quiet litellm, with the price list it ships instead of one from the network."""
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    import litellm
+
+    litellm.suppress_debug_info = True  # else it prints advertisements to stdout
+    litellm.telemetry = False
+    logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)
+    module: ModuleType = litellm
+    return module
+
+
+_guards: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[None, None]] = (
+    WeakKeyDictionary()
+)
+
+
+async def _close_with_loop(litellm: ModuleType) -> None:
+    """Have litellm's connections closed when the running loop ends.
+
+    litellm closes them when the interpreter exits, on a loop they do not belong to. A loop that is
+    ended properly (`asyncio.run` does) first finishes the asynchronous generators begun in it.
+    """
+    loop = asyncio.get_running_loop()
+    if loop in _guards:
+        return
+
+    async def guard() -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            await litellm.close_litellm_async_clients()
+            litellm.in_memory_llm_clients_cache.flush_cache()
+
+    _guards[loop] = guard()
+    await anext(_guards[loop])
+
+
+def _messages(prompt: Sequence[str | Image], system: str) -> list[dict[str, object]]:
+    # Servers for text alone may know no lists.
+    lone = len(prompt) == 1 and isinstance(prompt[0], str)
+    content: object = prompt[0] if lone else [_part(part) for part in prompt]
+    messages: list[dict[str, object]] = [{"role": "user", "content": content}]
+    return [{"role": "system", "content": system}, *messages] if system else messages
+
+
+def _part(part: str | Image) -> dict[str, object]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    data = base64.b64encode(part.data).decode("ascii")
+    return {"type": "image_url", "image_url": {"url": f"data:{part.media_type};base64,{data}"}}
+
+
+def _finish_reason(choice: Any) -> FinishReason:
+    extra = getattr(choice.message, "provider_specific_fields", None) or {}
+    if getattr(choice.message, "refusal", None) or extra.get("stop_reason") == "refusal":
+        return "refusal"
+    return _FINISH_REASONS.get(choice.finish_reason, "other")
+
+
+def _usage(response: Any, seconds: float) -> Usage:
+    counted = getattr(response, "usage", None)
+    prompt = getattr(counted, "prompt_tokens", 0) or 0
+    completion = getattr(counted, "completion_tokens", 0) or 0
+    # 0 stands for prices nobody has entered (preview models, servers of one's own), not for free.
+    dollars = response._hidden_params.get("response_cost") or None
+    return Usage(1, prompt, completion, dollars, seconds)
