@@ -112,9 +112,20 @@ class Upstream:
     clipped here. Where it stops the run with a ValueError the reply is unparsed.
     """
 
-    lowest: int = 1
-    highest: int = 5
-    tag: str = "Your mark"
+    @property
+    def lowest(self) -> int:
+        """The mark of a wrong answer."""
+        return 1
+
+    @property
+    def highest(self) -> int:
+        """The mark of a right answer."""
+        return 5
+
+    @property
+    def tag(self) -> str:
+        """The words before the mark."""
+        return "Your mark"
 
     @property
     def identity(self) -> Mapping[str, object]:
@@ -143,9 +154,20 @@ class Nodeset:
     the node set fails on an exotic digit (superscript two) the reply is unparsed.
     """
 
-    lowest: int = 1
-    highest: int = 5
-    tag: str = "Your mark"
+    @property
+    def lowest(self) -> int:
+        """The mark of a wrong answer."""
+        return 1
+
+    @property
+    def highest(self) -> int:
+        """The mark of a right answer."""
+        return 5
+
+    @property
+    def tag(self) -> str:
+        """The words before the mark."""
+        return "Your mark"
 
     @property
     def identity(self) -> Mapping[str, object]:
