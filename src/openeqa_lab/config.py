@@ -10,10 +10,10 @@ import math
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, get_type_hints
+from typing import Any, Literal, TypeVar, get_type_hints
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, InstantiationException
@@ -27,6 +27,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnno
 from openeqa_lab.errors import OpenEQAError
 
 Node = Mapping[str, object]
+Options = TypeVar("Options")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,14 @@ class RunOptions:
             raise OpenEQAError(
                 f"run.coverage = {self.coverage}: a share from 0 to 1 is needed, 0.98 for 98 %"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What stands at the root of conf/run.yaml beside the groups."""
+
+    output_dir: str | None
+    concurrency: int
 
 
 def conf_path() -> str:
@@ -73,17 +82,22 @@ def plain(config: DictConfig, known: Sequence[str]) -> dict[str, object]:
     return node
 
 
-def build(node: Node, path: str) -> object:
+def build(node: object, path: str) -> Any:
     """The object that a node describes, with all nodes inside it.
 
     Args:
         node: Plain values with a `_target_`.
         path: The node's place in the config, for messages.
 
+    Returns:
+        What the target gives; that it plays its role is checked by the kits of `testing`.
+
     Raises:
         OpenEQAError: A knob that does not exist, is missing or of the wrong type; all such faults
             are named at once, before anything is built.
     """
+    if not isinstance(node, Mapping) or "_target_" not in node:
+        raise OpenEQAError(f"{path} = {node!r}: a group option, or a _target_, is needed")
     if faults := list(_faults(node, path)):
         raise OpenEQAError("; ".join(faults))
     try:
@@ -92,6 +106,12 @@ def build(node: Node, path: str) -> object:
         if isinstance(error.__cause__, OpenEQAError):
             raise error.__cause__ from None
         raise
+
+
+def build_all(nodes: object, path: str) -> dict[str, Any]:
+    """The objects of a group that takes several options, by name."""
+    named = nodes if isinstance(nodes, Mapping) else {}
+    return {name: build(node, f"{path}.{name}") for name, node in named.items()}
 
 
 def _faults(node: object, path: str) -> Iterator[str]:
@@ -111,14 +131,15 @@ def _target_faults(node: Node, path: str) -> Iterator[str]:
     known = inspect.signature(target).parameters
     hints = get_type_hints(target.__init__ if inspect.isclass(target) else target)
     given = {key: value for key, value in node.items() if not key.startswith("_")}
+    prefix = f"{path}." if path else ""
     for key, value in given.items():
         if key not in known:
-            yield f"{path}.{key} is no knob of {node['_target_']}: {_near(key, list(known))}"
+            yield f"{prefix}{key} is no knob of {node['_target_']}: {_near(key, list(known))}"
         elif fault := _type_fault(value, hints.get(key)):
-            yield f"{path}.{key} = {value!r}: {fault}"
+            yield f"{prefix}{key} = {value!r}: {fault}"
     for key, parameter in known.items():
         if key not in given and parameter.default is inspect.Parameter.empty:
-            yield f"{path}.{key} is missing: {node['_target_']} needs it"
+            yield f"{prefix}{key} is missing: {node['_target_']} needs it"
 
 
 def _near(key: str, known: Sequence[str]) -> str:
@@ -146,7 +167,7 @@ def _type_fault(value: object, hint: object) -> str | None:
     if isinstance(value, float) and not math.isfinite(value):
         return "a finite number is needed"
     try:
-        adapter = TypeAdapter(hint)
+        adapter: TypeAdapter[object] = TypeAdapter(hint)  # type: ignore[arg-type]
     except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation):
         # the annotation is a protocol: an object is needed, which no plain value is
         return "a group option, or a mapping with a _target_, is needed" if value else None
@@ -165,11 +186,18 @@ def _builds(value: object) -> bool:
 
 def run_options(node: object) -> RunOptions:
     """The `run:` node, checked like any other."""
-    target = f"{RunOptions.__module__}.{RunOptions.__qualname__}"
+    return _checked(RunOptions, node, "run")
+
+
+def limits(settings: Mapping[str, object]) -> Limits:
+    """The knobs at the root, checked like any other."""
+    return _checked(Limits, {field.name: settings[field.name] for field in fields(Limits)}, "")
+
+
+def _checked(kind: type[Options], node: object, path: str) -> Options:
     values = node if isinstance(node, Mapping) else {}
-    options = build({"_target_": target, **values}, "run")
-    assert isinstance(options, RunOptions)  # noqa: S101 (the target is this class)
-    return options
+    built: Options = build({**values, "_target_": f"{kind.__module__}.{kind.__qualname__}"}, path)
+    return built
 
 
 def command(task: Callable[[], object]) -> int:

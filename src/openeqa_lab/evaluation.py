@@ -7,9 +7,10 @@ import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
+from platform import python_version
 
 import yaml
 
@@ -36,8 +37,10 @@ from openeqa_lab.records import (
     Usage,
     Verdict,
 )
-from openeqa_lab.report import Report, State
+from openeqa_lab.report import Report, State, Timing
 from openeqa_lab.sampling import Sampler
+
+VERSIONED = ("openeqa-lab", "litellm", "numpy", "pillow")  # what can change a number
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +99,8 @@ class Evaluation:
         loggers: Who is told; one that fails warns and is left out from there on.
         output_dir: The run folder. A second start in it goes on where the first one ended.
         concurrency: Cases under way at once.
+        coverage: Share of the cases, 0 to 1, without which a report says that it is no number to
+            publish.
     """
 
     def __init__(
@@ -109,6 +114,7 @@ class Evaluation:
         loggers: Mapping[str, Logger],
         output_dir: str | Path,
         concurrency: int = 8,
+        coverage: float = 0.0,
     ) -> None:
         if concurrency < 1:
             raise OpenEQAError(f"concurrency is {concurrency}: at least 1 is needed")
@@ -121,6 +127,7 @@ class Evaluation:
         self.loggers = loggers
         self.output_dir = Path(output_dir)
         self.concurrency = concurrency
+        self.coverage = coverage
         self.answer_identity = answer_identity(dataset, episodes, sampler, reasoner)
         self.judge_identity = _plain(judge.identity)
         self.judge_hash = journal.digest(self.judge_identity)
@@ -156,10 +163,9 @@ class Evaluation:
             await book.close()
 
     async def _run(self, book: Journal, info: RunInfo, reask: Collection[AnswerStatus]) -> Report:
-        started, entries = datetime.now(timezone.utc), book.content.entries
-        journal.replace(
-            self.output_dir / "config.yaml", yaml.safe_dump(info.config, sort_keys=False).encode()
-        )
+        started, entries = datetime.now().astimezone(), book.content.entries
+        settings = yaml.safe_dump(info.config, sort_keys=False, allow_unicode=True)
+        journal.replace(self.output_dir / "config.yaml", settings.encode())
         if self.judge_hash not in book.content.judges:
             book.append(JudgeLine(self.judge_hash, self.judge_identity))
         todo = [record.case for record in self.records(entries) if _waits(record, reask)]
@@ -181,14 +187,27 @@ class Evaluation:
             await book.sync()
             progress.show(last=True)
             records = self.records(entries)
-            identity = {"answer": self.answer_identity, "judge": self.judge_identity}
-            result = report.build(
-                records, self.estimates(records), name=info.name, state=state,
-                identity=identity, started=started,
-            )  # fmt: skip
+            result = self._report(records, info, state, started)
             report.write(result, records, self.output_dir)
             told.finish(result, records)
         return result
+
+    def _report(
+        self, records: Sequence[Record], info: RunInfo, state: State, started: datetime
+    ) -> Report:
+        finished = datetime.now().astimezone()
+        seconds = (finished - started).total_seconds()
+        return report.build(
+            records,
+            self.estimates(records),
+            name=info.name,
+            state=state,
+            identity={"answer": self.answer_identity, "judge": self.judge_identity},
+            settings=info.config,
+            versions={"python": python_version(), **{name: version(name) for name in VERSIONED}},
+            timing=Timing(started.isoformat(), finished.isoformat(), seconds),
+            coverage_threshold=self.coverage,
+        )
 
     async def _finish(
         self, case: Case, entry: Entry, book: Journal, reask: Collection[AnswerStatus]

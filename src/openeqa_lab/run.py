@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors reach `command`, which words them
 
@@ -20,6 +20,7 @@ from openeqa_lab.errors import OpenEQAError
 
 if TYPE_CHECKING:
     from openeqa_lab.evaluation import Evaluation, Plan
+    from openeqa_lab.report import Report
 
 PARTS = ("dataset", "episodes", "sampler", "reasoner", "judge")
 KEYS = (*PARTS, "metrics", "loggers", "data_dir", "output_dir", "concurrency", "run")
@@ -34,7 +35,7 @@ def _task(composed: DictConfig) -> None:
 def _run(composed: DictConfig) -> None:
     settings = config.plain(composed, KEYS)
     options = config.run_options(settings["run"])
-    evaluation = _evaluation(settings)
+    evaluation = _evaluation(settings, options.coverage)
     folder = evaluation.output_dir
     if options.dry_run:
         print(_wording(asyncio.run(evaluation.plan()), folder))
@@ -52,38 +53,33 @@ def _run(composed: DictConfig) -> None:
             reask=options.reask,
         )
     )
-    print(report.headline())
-    print(f"report: {folder / 'report.md'}")
+    print(f"{_summary(report)}\nreport: {folder / 'report.md'}")
     if report.state == "stopped":
         raise KeyboardInterrupt
-    if report.coverage < options.coverage:
+    if not report.covered:
         raise OpenEQAError(
-            f"coverage is {report.coverage:.4f}, below run.coverage = {options.coverage}: the "
-            f"failures are listed in {folder / 'report.md'}; start the same command again to try "
-            "them again"
+            f"{report.counts.judged} of {report.counts.asked} questions have a verdict, which is "
+            f"below run.coverage = {options.coverage}: {folder / 'report.md'} lists the failures; "
+            "start the same command again to try them again"
         )
 
 
-def _evaluation(settings: dict[str, object]) -> Evaluation:
+def _evaluation(settings: dict[str, object], coverage: float) -> Evaluation:
     """The evaluation that a config describes; the heavy imports happen here, not for --help."""
     from openeqa_lab.evaluation import Evaluation, answer_identity
     from openeqa_lab.journal import digest
 
-    parts = {name: config.build(cast("config.Node", settings[name]), name) for name in PARTS}
-    several = {
-        group: {
-            name: config.build(node, f"{group}.{name}")
-            for name, node in cast("dict[str, config.Node]", settings[group]).items()
-        }
-        for group in ("metrics", "loggers")
-    }
-    output_dir = settings["output_dir"]
-    if output_dir is None:
-        identity = answer_identity(*(parts[name] for name in PARTS[:-1]))  # type: ignore[arg-type]
-        output_dir = _default_folder(settings["sampler"], digest(identity))
-    return Evaluation(  # the protocols are checked by what each option's class promises
-        **parts, **several, output_dir=output_dir, concurrency=settings["concurrency"]
-    )  # type: ignore[arg-type]
+    parts = {name: config.build(settings[name], name) for name in PARTS}
+    limits = config.limits(settings)
+    identity = answer_identity(*(parts[name] for name in PARTS[:-1]))
+    return Evaluation(
+        **parts,
+        metrics=config.build_all(settings["metrics"], "metrics"),
+        loggers=config.build_all(settings["loggers"], "loggers"),
+        output_dir=limits.output_dir or _default_folder(settings["sampler"], digest(identity)),
+        concurrency=limits.concurrency,
+        coverage=coverage,
+    )
 
 
 def _default_folder(sampler: object, identity: str) -> Path:
@@ -108,6 +104,20 @@ def _wording(plan: Plan, folder: Path) -> str:
     if plan.missing:
         lines.append(f"{plan.unanswerable} questions have no frames:")
         lines += [f"  {reason}" for reason in plan.missing.values()]
+    return "\n".join(lines)
+
+
+def _summary(report: Report) -> str:
+    """The headline in a line or two, for a terminal."""
+    from openeqa_lab.report_markdown import headlines
+
+    counts = report.counts
+    lines = []
+    for key in headlines(report.estimates):
+        figure = report.estimates[key]
+        value = "no value" if figure.value is None else f"{figure.value:.2f}"
+        interval = "" if figure.low is None else f" (95 % {figure.low:.2f} to {figure.high:.2f})"
+        lines.append(f"{key} {value}{interval}, {counts.judged} of {counts.asked} judged")
     return "\n".join(lines)
 
 

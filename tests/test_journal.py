@@ -1,0 +1,274 @@
+"""A journal is whole after any kill, and folds to what was paid for."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from openeqa_lab import journal
+from openeqa_lab.errors import OpenEQAError
+from openeqa_lab.journal import (
+    AnswerLine,
+    Entry,
+    FailureLine,
+    Journal,
+    JudgeLine,
+    Line,
+    VerdictLine,
+)
+from openeqa_lab.records import Answer, EpisodeTrace, Failure, Shown, Usage, Verdict
+
+IDENTITY = {"reasoner": {"model": "echo", "temperature": 0.2}, "sampler": {"k": 5}}
+TRACE = EpisodeTrace("tiny/000-room", 5)
+
+
+def answer(case: str, text: str = "a café lamp", dollars: float | None = 0.5) -> AnswerLine:
+    shown = (Shown("tiny/000-room/00000-rgb.png", 0, "ab" * 32),)
+    return AnswerLine(case, Answer(text, usage=Usage(1, 10, 2, dollars)), TRACE, shown)
+
+
+def verdict(case: str, mark: int = 4, judge: str = "j1") -> VerdictLine:
+    return VerdictLine(case, judge, Verdict((mark - 1) / 4, mark, usage=Usage(1, dollars=0.1)))
+
+
+def failure(case: str, judge: str = "") -> FailureLine:
+    stage = "judge" if judge else "answer"
+    return FailureLine(case, Failure(stage, "timeout", "took 90 s", usage=Usage(1)), judge)  # type: ignore[arg-type]
+
+
+async def write(folder: Path, *lines: Line) -> None:
+    book = Journal(folder)
+    try:
+        book.identify(IDENTITY, "0.1")
+        for line in lines:
+            book.append(line)
+        await book.sync()
+    finally:
+        await book.close()
+
+
+LINES = (
+    JudgeLine("j1", {"name": "exact"}),
+    answer("q1"),
+    verdict("q1"),
+    failure("q2"),
+    answer("q3"),
+)
+
+
+async def test_what_is_written_reads_back(tmp_path: Path) -> None:
+    await write(tmp_path, *LINES)
+    content = journal.read(tmp_path)
+    assert content.identity == IDENTITY
+    assert content.judges == {"j1": {"name": "exact"}}
+    assert content.entries["q1"].result == LINES[1].answer  # type: ignore[union-attr]
+    assert content.entries["q1"].verdicts == {"j1": LINES[2].verdict}  # type: ignore[union-attr]
+    assert content.entries["q2"].result == LINES[3].failure  # type: ignore[union-attr]
+    assert content.entries["q1"].shown[0].sha256 == "ab" * 32
+
+
+async def test_a_journal_cut_at_any_byte_keeps_every_whole_line_and_is_whole_again(
+    tmp_path: Path,
+) -> None:
+    await write(tmp_path / "good", *LINES[:3])
+    data = (tmp_path / "good" / "journal.jsonl").read_bytes()
+    for cut in range(len(data) + 1):
+        folder = tmp_path / str(cut)
+        folder.mkdir()
+        (folder / "journal.jsonl").write_bytes(data[:cut])
+        whole = [line for line in data[:cut].split(b"\n")[:-1] if line]
+        tail = data[:cut].rsplit(b"\n", 1)[-1]
+        kept = len(whole) + (tail + b"\n" in data.splitlines(keepends=True) and bool(tail))
+        await write(folder, answer("q9"))
+        after = (folder / "journal.jsonl").read_bytes()
+        assert after.endswith(b"\n")
+        lines = [json.loads(line) for line in after.splitlines()]
+        assert lines[0]["type"] == "identity"
+        assert len(lines) == max(kept, 1) + 1, f"cut at byte {cut}"
+        assert "q9" in journal.read(folder).entries
+
+
+@pytest.mark.parametrize(
+    ("damage", "lost"),
+    [
+        pytest.param(lambda data: data.rstrip(b"\n"), set(), id="no final newline"),
+        pytest.param(lambda data: data[:-20], {"q3"}, id="torn tail"),
+        pytest.param(lambda data: data + b'{"text": "caf\xc3', set(), id="torn inside UTF-8"),
+        pytest.param(lambda data: data.replace(b"\n", b"\n\n") + b"\n\n", set(), id="blank lines"),
+        pytest.param(lambda data: data + bytes(400), set(), id="zeros after a power cut"),
+        pytest.param(lambda data: data.replace(b'"q1","answer"', b'"q1",!', 1), {"q1"}, id="rot"),
+        pytest.param(lambda data: data.replace(b"\n", b"\r\n"), set(), id="Windows line ends"),
+        pytest.param(
+            lambda data: data.split(b"\n")[0] + b"\n", {"q1", "q2", "q3"}, id="identity only"
+        ),
+        pytest.param(lambda _: b"", {"q1", "q2", "q3"}, id="empty"),
+    ],
+)
+async def test_a_damaged_journal_loses_only_what_the_damage_took(
+    tmp_path: Path, damage, lost: set[str]
+) -> None:
+    await write(tmp_path, *LINES)
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(damage(path.read_bytes()))
+    for start in range(3):  # the first start after the damage, and two more
+        await write(tmp_path, answer(f"new-{start}"))
+    assert all(json.loads(line) for line in path.read_bytes().splitlines())
+    entries = journal.read(tmp_path).entries
+    answered = {case for case, entry in entries.items() if entry.result is not None}
+    assert answered == {"q1", "q2", "q3"} - lost | {"new-0", "new-1", "new-2"}
+
+
+async def test_damaged_lines_are_set_aside_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await write(tmp_path, *LINES)
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(path.read_bytes()[:-20])
+    await write(tmp_path)
+    assert "1 damaged line(s)" in caplog.text
+    assert b'"q3"' in (tmp_path / "journal.damaged").read_bytes()
+
+
+async def test_another_answer_identity_is_refused_with_the_names_of_what_changed(
+    tmp_path: Path,
+) -> None:
+    await write(tmp_path, *LINES)
+    book = Journal(tmp_path)
+    changed = {"reasoner": {"model": "echo", "temperature": 0.7}, "sampler": {"k": 5, "seed": 1}}
+    message = r"reasoner.temperature: 0.2 -> 0.7; sampler.seed: not set -> 1.*another output_dir"
+    with pytest.raises(OpenEQAError, match=message):
+        book.identify(changed, "0.1")
+    await book.close()
+
+
+async def test_a_second_run_in_a_locked_folder_is_refused(tmp_path: Path) -> None:
+    book = Journal(tmp_path)
+    with pytest.raises(OpenEQAError, match="another run is writing to"):
+        Journal(tmp_path)
+    await book.close()
+    await Journal(tmp_path).close()
+
+
+async def test_answers_without_an_identity_are_refused_and_left_alone(tmp_path: Path) -> None:
+    await write(tmp_path, *LINES)
+    path = tmp_path / "journal.jsonl"
+    data = path.read_bytes().split(b"\n", 1)[1]
+    path.write_bytes(data)
+    with pytest.raises(OpenEQAError, match="does not begin with an identity"):
+        Journal(tmp_path)
+    assert path.read_bytes() == data
+
+
+async def test_a_journal_of_a_newer_format_is_refused(tmp_path: Path) -> None:
+    await write(tmp_path)
+    path = tmp_path / "journal.jsonl"
+    path.write_text(path.read_text().replace('"format":1', '"format":99'))
+    with pytest.raises(OpenEQAError, match=r"newer version.*format 99.*update"):
+        journal.read(path)
+
+
+def test_reading_a_folder_without_a_journal_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OpenEQAError, match="no journal can be read at"):
+        journal.read(tmp_path)
+
+
+def test_an_output_dir_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OpenEQAError, match="cannot write to output_dir"):
+        Journal(tmp_path / "file" / "run")
+
+
+def fold(*lines: AnswerLine | VerdictLine | FailureLine) -> Entry:
+    entry = Entry()
+    for line in lines:
+        entry.add(line)
+    return entry
+
+
+def test_the_latest_success_wins_and_a_failure_never_replaces_one() -> None:
+    assert fold(failure("q"), answer("q", "x")).result == answer("q", "x").answer
+    assert fold(answer("q", "x"), failure("q")).result == answer("q", "x").answer
+    assert fold(answer("q", "x"), answer("q", "y")).result == answer("q", "y").answer
+    assert fold(failure("q"), failure("q")).result == failure("q").failure
+
+
+def test_a_new_answer_takes_the_verdicts_of_the_old_one_away() -> None:
+    assert fold(answer("q"), verdict("q"), answer("q", "y")).verdicts == {}
+    judged_again = fold(answer("q"), verdict("q", 2), verdict("q", 5), failure("q", "j1"))
+    assert judged_again.verdicts == {"j1": verdict("q", 5).verdict}
+    assert isinstance(fold(answer("q"), failure("q", "j1")).verdicts["j1"], Failure)
+
+
+def test_the_verdicts_of_two_judges_stand_side_by_side() -> None:
+    entry = fold(answer("q"), verdict("q", 2, "j1"), verdict("q", 5, "j2"))
+    assert [entry.verdicts[judge].mark for judge in ("j1", "j2")] == [2, 5]  # type: ignore[union-attr]
+
+
+def test_what_replaced_attempts_cost_is_kept_apart() -> None:
+    entry = fold(
+        failure("q"), failure("q"), answer("q"), failure("q"),
+        failure("q", "j1"), verdict("q", 2), verdict("q", 5), answer("q", "y"),
+    )  # fmt: skip
+    assert entry.earlier[""] == Usage(3) + answer("q").answer.usage
+    assert entry.earlier["j1"].calls == 3
+    assert entry.earlier["j1"].dollars == pytest.approx(0.2)
+
+
+async def test_a_full_disk_leaves_no_half_line_and_saves_what_was_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await write(tmp_path, *LINES)
+    before = (tmp_path / "journal.jsonl").read_bytes()
+    rescue = tmp_path / "rescue"
+    rescue.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(rescue))
+    real, full = os.write, []
+
+    def write_until_full(file: int, data: bytes) -> int:
+        if not full:
+            full.append(True)
+            return real(file, bytes(data)[:7])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    book = Journal(tmp_path)
+    monkeypatch.setattr(os, "write", write_until_full)
+    book.append(answer("q7"))
+    with pytest.raises(OpenEQAError, match=r"No space left on device.*what is in the journal"):
+        await book.sync()
+    book.append(answer("q8"))
+    monkeypatch.undo()
+    monkeypatch.setattr("tempfile.tempdir", str(rescue))
+    await book.close()
+    assert (tmp_path / "journal.jsonl").read_bytes() == before
+    saved = next(rescue.iterdir()).read_bytes()
+    assert [json.loads(line)["case"] for line in saved.splitlines()] == ["q7", "q8"]
+    assert "append that file to the journal" in caplog.text
+
+
+async def test_lines_of_many_tasks_are_on_the_disk_when_sync_returns(tmp_path: Path) -> None:
+    book = Journal(tmp_path)
+    book.identify(IDENTITY, "0.1")
+
+    async def one(number: int) -> None:
+        book.append(answer(f"q{number}"))
+        await book.sync()
+        text = (tmp_path / "journal.jsonl").read_text()
+        assert f'"q{number}"' in text
+
+    await asyncio.gather(*(one(number) for number in range(50)))
+    await book.close()
+    assert len(journal.read(tmp_path).entries) == 50
+
+
+def test_differences_name_nested_settings() -> None:
+    old = {"a": {"b": 1, "c": [1, 2]}, "d": None}
+    new = {"a": {"b": 2, "c": [1, 2]}, "e": {}}
+    assert journal.differences(old, new) == [
+        "a.b: 1 -> 2", "d: null -> not set", "e: not set -> {}",
+    ]  # fmt: skip
+    assert journal.differences(old, old) == []

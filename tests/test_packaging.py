@@ -1,0 +1,32 @@
+"""The installed package is whole."""
+
+from __future__ import annotations
+
+import configparser
+from pathlib import Path
+
+
+def test_every_package_folder_is_listed(repository: Path) -> None:
+    setup = configparser.ConfigParser(interpolation=None)
+    setup.read(repository / "setup.cfg")
+    listed = set(setup["options"]["packages"].split())
+    source = repository / "src"
+    folders = {
+        ".".join(path.parent.relative_to(source).parts)
+        for path in (source / "openeqa_lab").rglob("__init__.py")
+    }
+    assert listed == folders | {"openeqa_lab.conf"}
+
+
+def test_conf_is_importable_and_its_init_is_empty(repository: Path) -> None:
+    assert (repository / "conf" / "__init__.py").read_bytes() == b""
+
+
+def test_no_large_file_is_part_of_the_project(repository: Path) -> None:
+    large = [
+        path.relative_to(repository)
+        for folder in ("src", "conf", "tests", "experiments", "notebooks")
+        for path in (repository / folder).rglob("*")
+        if path.is_file() and path.stat().st_size > 1_000_000
+    ]
+    assert large == []
