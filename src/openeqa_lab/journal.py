@@ -94,33 +94,41 @@ def _adapter() -> TypeAdapter[Line]:
 class Entry:
     """What a journal knows of one case.
 
-    `verdicts` are the judgements of the latest answer by judge hash; `spent` is what each judge's
-    lines (and, under the empty key, the answers) cost in all, replaced attempts included.
+    `verdicts` are the judgements of the latest answer, by judge hash. `earlier` is what attempts
+    cost that were replaced, by judge hash, those at an answer under the empty one.
     """
 
     result: Answer | Failure | None = None
     trace: EpisodeTrace | None = None
     shown: tuple[Shown, ...] = ()
     verdicts: dict[str, Verdict | Failure] = field(default_factory=dict)
-    spent: dict[str, Usage] = field(default_factory=dict)
+    earlier: dict[str, Usage] = field(default_factory=dict)
 
     def add(self, line: AnswerLine | VerdictLine | FailureLine) -> None:
         """Fold one more line in: the latest success wins, a failure never replaces one."""
-        judge = "" if isinstance(line, AnswerLine) else line.judge
         if isinstance(line, AnswerLine):
-            self.result, self.trace, self.shown = line.answer, line.trace, line.shown
+            self._replaced("", self.result)
+            for judge, verdict in self.verdicts.items():
+                self._replaced(judge, verdict)
             self.verdicts.clear()
-            cost = line.answer.usage
+            self.result, self.trace, self.shown = line.answer, line.trace, line.shown
         elif isinstance(line, VerdictLine):
-            self.verdicts[judge] = line.verdict
-            cost = line.verdict.usage
+            self._replaced(line.judge, self.verdicts.get(line.judge))
+            self.verdicts[line.judge] = line.verdict
+        elif line.judge:
+            old = self.verdicts.get(line.judge)
+            keeps = isinstance(old, Verdict)
+            self._replaced(line.judge, line.failure if keeps else old)
+            self.verdicts[line.judge] = old if isinstance(old, Verdict) else line.failure
         else:
-            if judge and not isinstance(self.verdicts.get(judge), Verdict):
-                self.verdicts[judge] = line.failure
-            if not judge and not isinstance(self.result, Answer):
-                self.result = line.failure
-            cost = line.failure.usage
-        self.spent[judge] = self.spent.get(judge, Usage()) + cost
+            old_result = self.result
+            keeps = isinstance(old_result, Answer)
+            self._replaced("", line.failure if keeps else old_result)
+            self.result = old_result if keeps else line.failure
+
+    def _replaced(self, judge: str, old: Answer | Verdict | Failure | None) -> None:
+        if old is not None:
+            self.earlier[judge] = self.earlier.get(judge, Usage()) + old.usage
 
 
 @dataclass(frozen=True, slots=True)
