@@ -139,6 +139,7 @@ class Evaluation:
         group: str | None = None,
         config: Mapping[str, object] | None = None,
         reask: Collection[AnswerStatus] = (),
+        take_from: Collection[Path] = (),
     ) -> Report:
         """Ask and judge what is not done yet, then report on everything.
 
@@ -150,6 +151,8 @@ class Evaluation:
             group: Under which loggers gather the runs of a sweep.
             config: Recorded in `config.yaml` and by loggers, as JSON values.
             reask: Statuses of answers that are asked again, ``refused`` for instance.
+            take_from: Run folders whose answers, where they were asked with the same settings, are
+                taken over instead of being bought again; another judge's run, for instance.
 
         Raises:
             OpenEQAError: The run cannot start or go on.
@@ -157,7 +160,13 @@ class Evaluation:
         book = Journal(self.output_dir)
         try:
             book.identify(self.answer_identity, version("openeqa-lab"))
-            info = RunInfo(name or self.output_dir.name, group, self.output_dir, dict(config or {}))
+            for folder in take_from:
+                if taken := book.take_answers(folder):
+                    log.warning("took %d answers over from %s", taken, folder)
+            identity = {"answer": self.answer_identity, "judge": self.judge_identity}
+            info = RunInfo(
+                name or self.output_dir.name, group, self.output_dir, dict(config or {}), identity
+            )
             return await self._run(book, info, reask)
         finally:
             await book.close()
@@ -165,7 +174,7 @@ class Evaluation:
     async def _run(self, book: Journal, info: RunInfo, reask: Collection[AnswerStatus]) -> Report:
         started, entries = datetime.now().astimezone(), book.content.entries
         settings = yaml.safe_dump(info.config, sort_keys=False, allow_unicode=True)
-        journal.replace(self.output_dir / "config.yaml", settings.encode())
+        journal.write_whole(self.output_dir / "config.yaml", settings.encode())
         if self.judge_hash not in book.content.judges:
             book.append(JudgeLine(self.judge_hash, self.judge_identity))
         todo = [record.case for record in self.records(entries) if _waits(record, reask)]
@@ -202,7 +211,7 @@ class Evaluation:
             self.estimates(records),
             name=info.name,
             state=state,
-            identity={"answer": self.answer_identity, "judge": self.judge_identity},
+            identity=info.identity,
             settings=info.config,
             versions={"python": python_version(), **{name: version(name) for name in VERSIONED}},
             timing=Timing(started.isoformat(), finished.isoformat(), seconds),

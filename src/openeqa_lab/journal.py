@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import hashlib
 import json
 import logging
@@ -267,7 +268,7 @@ class Journal:
             )  # fmt: skip
         whole = b"".join(raw + b"\n" for raw, _ in lines)
         if whole != data:
-            replace(self.path, whole)
+            write_whole(self.path, whole)
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._size = os.fstat(self._file).st_size
         return content
@@ -280,6 +281,7 @@ class Journal:
         """
         if self.content.identity is None:
             self.append(IdentityLine(dict(identity), version))
+            self.content = dataclasses.replace(self.content, identity=identity)
             return
         changed = differences(self.content.identity, identity)
         if changed:
@@ -287,6 +289,28 @@ class Journal:
                 f"{self.path.parent} holds answers that were asked with other settings "
                 f"({'; '.join(changed)}): choose another output_dir, or go back to those settings"
             )
+
+    def take_answers(self, folder: Path) -> int:
+        """Copy the answers of another run with this one's identity that are not here yet.
+
+        Returns:
+            How many there were; 0 for a folder without a journal or of another identity.
+        """
+        if folder.resolve() == self.path.parent.resolve() or not (folder / FILE_NAME).exists():
+            return 0
+        other = read(folder)
+        if other.identity != self.content.identity:
+            return 0
+        taken = 0
+        for case, theirs in other.entries.items():
+            ours = self.content.entries.setdefault(case, Entry())
+            if isinstance(theirs.result, Answer) and not isinstance(ours.result, Answer):
+                trace = theirs.trace or EpisodeTrace("", 0)
+                line = AnswerLine(case, theirs.result, trace, theirs.shown)
+                self.append(line)
+                ours.add(line)
+                taken += 1
+        return taken
 
     def append(self, line: Line) -> None:
         """Hand a line over for writing; `sync` waits for it. Needs a running event loop."""
@@ -356,7 +380,7 @@ class Journal:
             self._lock.release()
 
 
-def replace(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes) -> None:
     """Write a file so that a kill leaves either the old or the new one, never a half."""
     temporary = path.with_name(path.name + ".new")
     with temporary.open("wb") as file:

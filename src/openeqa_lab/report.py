@@ -133,7 +133,7 @@ def _put(path: Path, text: str | None) -> None:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         # A lone surrogate, which UTF-8 has no bytes for, becomes its JSON escape.
-        journal.replace(path, text.encode("utf-8", "backslashreplace"))
+        journal.write_whole(path, text.encode("utf-8", "backslashreplace"))
     except OSError as error:
         with contextlib.suppress(OSError):
             path.with_name(path.name + ".new").unlink()

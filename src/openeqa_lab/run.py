@@ -51,6 +51,7 @@ def _run(composed: DictConfig) -> None:
             group=options.group or _sweep(),
             config=settings,
             reask=options.reask,
+            take_from=[] if settings["output_dir"] else _siblings(folder),
         )
     )
     print(f"{_summary(report)}\nreport: {folder / 'report.md'}")
@@ -88,6 +89,12 @@ def _default_folder(sampler: object, identity: str) -> Path:
     k = sampler.get("k") if isinstance(sampler, dict) else None
     words = [choices["reasoner"], choices["sampler"], f"k{k}", choices["judge"], identity]
     return Path("outputs") / "-".join(str(word).replace("/", "-") for word in words)
+
+
+def _siblings(folder: Path) -> list[Path]:
+    """Default folders of other judges (and, of a blind run, samplers): the same answers."""
+    identity = folder.name.rpartition("-")[2]
+    return sorted(path for path in folder.parent.glob(f"*-{identity}") if path != folder)
 
 
 def _sweep() -> str | None:
