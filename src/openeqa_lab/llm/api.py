@@ -28,6 +28,7 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
     "length": "length",
     "content_filter": "content_filter",
 }
+_OWN_SERVERS = frozenset({"hosted_vllm", "lm_studio", "llamafile", "openai_like", "custom_openai"})
 
 
 class ApiModel:
@@ -55,8 +56,8 @@ class ApiModel:
         api_key_env: str | None = None,
         timeout_s: float = 90.0,
     ) -> None:
-        if not model.strip():
-            raise OpenEQAError("llm.model is empty: name a model, such as openai/gpt-4o")
+        if model.strip() in ("", "???"):
+            raise OpenEQAError("llm.model is not set: name a model, such as openai/gpt-4o")
         if temperature is not None and not 0 <= temperature <= 2:
             raise OpenEQAError(f"llm.temperature is {temperature}: expected 0 to 2, or null")
         if max_tokens is not None and max_tokens < 1:
@@ -141,6 +142,15 @@ class ApiModel:
                 "such as openai/gpt-4o, or hosted_vllm/<name> with api_base for your own server",
                 kind="not_found",
             ) from None
+        if provider in _OWN_SERVERS and not (
+            self._api_base or os.environ.get(f"{provider.upper()}_API_BASE")
+        ):
+            # litellm would send the request to OpenAI.
+            raise CallError(
+                f"{self._model} has no server: set api_base to its address, such as "
+                "http://localhost:8000/v1",
+                kind="not_found",
+            )
         if self._api_base is None and self._api_key_env is None:
             found = litellm.validate_environment(self._model)["missing_keys"]
             missing = [variable for variable in found if variable.endswith("_API_KEY")]
