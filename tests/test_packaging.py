@@ -30,3 +30,12 @@ def test_no_large_file_is_part_of_the_project(repository: Path) -> None:
         if path.is_file() and path.stat().st_size > 1_000_000
     ]
     assert large == []
+
+
+def test_every_public_name_can_be_imported() -> None:
+    import openeqa_lab
+
+    assert [
+        getattr(openeqa_lab, name).__name__ for name in openeqa_lab.__all__
+    ] == openeqa_lab.__all__
+    assert set(openeqa_lab.__all__) == set(openeqa_lab._HOMES)
