@@ -28,7 +28,7 @@ SUBSETS: Mapping[str, Mapping[str, str]] = {
         "sha256": "9e13357dbdc5a901e24661d1c2f452f0e1f5e7cc09c4e3bad5efdf71ba60bd36",
     }
 }
-"""Subsets by name: the file with their ids (beside the question file) and their `hash_ids`."""
+"""Subsets by name: the file with their ids and their `hash_ids`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ class Dataset(Sequence[Case]):
         category: One category or several.
         ids: A file with the ids to keep: a JSON list, or one id a line.
         subset: The name of a subset.
-        subsets: What subsets there are: name to ``{ids: file, sha256: of the sorted ids}``; files
-            are relative to the folder of `path`. By default those of OpenEQA.
+        subsets: What subsets there are: name to ``{ids: file, sha256: of the sorted ids}``; a
+            file without a folder is looked for beside `path`. By default those of OpenEQA.
         limit: Keep the first so many questions; None for all.
 
     Raises:
@@ -123,6 +123,11 @@ class Dataset(Sequence[Case]):
         return {"name": self.name, "sha256": self.sha256} | ({"aliases": own} if own else {})
 
     @property
+    def whole(self) -> tuple[Case, ...]:
+        """All the cases of the file, before any filter."""
+        return self._file
+
+    @property
     def ids_sha256(self) -> str:
         """Names the set of questions that is left, whichever filters led to it: `hash_ids`."""
         return hash_ids([case.id for case in self])
@@ -175,7 +180,8 @@ class Dataset(Sequence[Case]):
                 f"subsets.{name} has the entries {', '.join(named) or 'none'}: expected ids (a "
                 "file) and sha256 (of its sorted ids)"
             )
-        path = self.path.parent / named["ids"]
+        path = Path(named["ids"])
+        path = path if path.name != str(path) else self.path.parent / path
         ids = _read_ids(path)
         found = hash_ids(ids)
         if found != named["sha256"]:

@@ -141,8 +141,8 @@ def _from_url(base_url: str, artifact: Artifact, timeout_s: float) -> tuple[byte
     url = f"{base_url.rstrip('/')}/{artifact.source}"
     if not url.startswith(("http://", "https://")):
         raise OpenEQAError(f"{url} is not an http(s) address; --from takes files from a folder")
-    request = urllib.request.Request(url, headers={"User-Agent": "openeqa-lab"})  # noqa: S310
     try:
+        request = urllib.request.Request(url, headers={"User-Agent": "openeqa-lab"})  # noqa: S310
         with urllib.request.urlopen(request, timeout=timeout_s) as reply:  # noqa: S310
             # No more than is needed to tell that it is too long.
             return reply.read(artifact.bytes + 1), url
@@ -166,14 +166,14 @@ def _check(artifact: Artifact, content: bytes, origin: str) -> None:
     if found == artifact.sha256:
         return
     start = content[:200].lstrip().lower()
-    if len(content) > artifact.bytes:
+    if start.startswith((b"<!doctype", b"<html")):
+        what = "is a web page"
+    elif len(content) > artifact.bytes:
         what = f"is longer than {artifact.bytes} bytes"
-    elif start.startswith((b"<!doctype", b"<html")):
-        what = f"is a web page of {len(content)} bytes"
     else:
         what = f"has {len(content)} bytes"
     raise OpenEQAError(
-        f"{origin} is not the right file: it {what}, sha256 {found}; expected {artifact.bytes} "
+        f"{origin} is not the right file: it {what} (sha256 {found}), expected {artifact.bytes} "
         f"bytes, sha256 {artifact.sha256}; nothing was installed in its place"
     )
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from openeqa_lab.data.episode import RawFrame
 from openeqa_lab.errors import FrameError
@@ -18,13 +18,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Threads = Literal["AUTO", "SLICE"]
+
 
 class VideoSource:
     """The frames of a video that can be decoded, in the order they are shown.
 
-    Opening it counts packets and decodes no picture, unless the file's header disagrees with its
-    packets or says nothing: then the pictures are counted, since only they can be shown. The
-    digest of a frame is that of its RGB pixels.
+    Opening it reads the packets' times and decodes no picture, unless the header disagrees with
+    the packets or says nothing: then the pictures are decoded once to be counted, since only
+    they can be shown. Frames are told apart by their times, so that a picture that the decoder
+    leaves out is an error and never shifts the others. The digest of a frame is that of its RGB
+    pixels.
 
     Args:
         path: The video file.
@@ -38,9 +42,12 @@ class VideoSource:
         self.key = key
         self._path = path
         self._sha256: dict[int, str] = {}
-        declared, clean = _count_packets(path)
-        self.count = declared if clean else _count_pictures(path)
-        if self.count == 0:
+        declared, times = _packet_times(path)
+        # Decoding on several threads loses whole pictures beside a damaged one.
+        self._threads: Threads = "AUTO" if times else "SLICE"
+        self._times = times or _picture_times(path)
+        self.count = len(self._times)
+        if not self.count:
             raise FrameError(f"No picture of the video {path} can be decoded")
         if declared and self.count != declared:
             logger.warning(
@@ -61,24 +68,28 @@ class VideoSource:
 
     def read(self, indices: Sequence[int]) -> Sequence[RawFrame]:
         """The pixels at these indices, decoded in one pass that ends with the last of them."""
-        wanted = set(indices)
+        wanted = {self._times[index]: index for index in indices}
         frames: dict[int, RawFrame] = {}
-        last = max(wanted, default=-1)
-        with closing(_pictures(self._path)) as pictures:
-            for index, picture in enumerate(pictures if wanted else ()):
-                if index in wanted:
-                    frames[index] = self._raw(index, picture)
-                if index == last:
+        with closing(_pictures(self._path, self._threads)) as pictures:
+            while len(frames) < len(wanted):
+                picture = next(pictures, None)
+                if picture is None:
                     break
+                index = wanted.get(picture.pts)
+                if index is not None:
+                    frames[index] = self._raw(index, picture)
         for index in indices:
             if index not in frames:
-                raise FrameError(f"Frame {self._path}#{index} cannot be decoded")
+                raise FrameError(
+                    f"Frame {self._path}#{index} cannot be decoded; copy or download the video "
+                    "again"
+                )
         return [frames[index] for index in indices]
 
     def _raw(self, index: int, picture: Any) -> RawFrame:
         name = f"{self._path}#{index}"
         if picture.is_corrupt:
-            raise FrameError(f"Frame {name} is damaged and cannot be decoded in full")
+            raise FrameError(f"Frame {name} is damaged; copy or download the video again")
         pixels = _upright(picture)
         digest = sha256(pixels.data).hexdigest()
         self._sha256[index] = digest
@@ -94,73 +105,62 @@ def _upright(picture: Any) -> NDArray[np.uint8]:
     return np.ascontiguousarray(np.rot90(pixels, quarters))
 
 
-def _count_packets(path: Path) -> tuple[int, bool]:
-    """How many frames the header declares, and whether whole packets are there for all of them."""
-    whole, corrupt = 0, False
-    with closing(_packets(path)) as packets:
-        declared = next(packets)
-        for packet in packets:
-            corrupt = corrupt or packet.is_corrupt
-            whole += bool(packet.size) and not packet.is_discard
-    return declared, not corrupt and 0 < declared == whole
+def _packet_times(path: Path) -> tuple[int, tuple[int, ...]]:
+    """How many frames the header declares (0 when it does not), and when each is shown.
+
+    No times when they cannot be trusted: when there is not one whole packet for each frame.
+    """
+    times: list[int | None] = []
+    with _opened(path) as (container, stream):
+        for packet in container.demux(stream):
+            if packet.is_corrupt:
+                return stream.frames, ()
+            if packet.size and not packet.is_discard:
+                times.append(packet.pts)
+        declared: int = stream.frames
+    known = sorted({time for time in times if time is not None})
+    return declared, tuple(known) if len(known) == len(times) == declared else ()
 
 
-def _count_pictures(path: Path) -> int:
-    """One more than the index of the last picture that can be decoded in full."""
-    count = 0
-    with closing(_pictures(path)) as pictures:
-        for index, picture in enumerate(pictures):
-            if not picture.is_corrupt:
-                count = index + 1
-    return count
+def _picture_times(path: Path) -> tuple[int, ...]:
+    """When each picture that can be decoded in full is shown."""
+    with closing(_pictures(path, "SLICE")) as pictures:
+        times = [picture.pts for picture in pictures if not picture.is_corrupt]
+    if None in times or len(set(times)) < len(times):
+        raise FrameError(f"The pictures of the video {path} have no times of their own")
+    return tuple(times)
 
 
-def _packets(path: Path) -> Generator[Any, None, None]:
-    """The number of frames that the header declares (0 when it does not), then the packets."""
+def _pictures(path: Path, threads: Threads) -> Generator[Any, None, None]:
+    """The decoded pictures up to the first packet that is cut or cannot be decoded."""
+    import av
+
+    with _opened(path) as (container, stream):
+        stream.thread_type = threads
+        # After a failure the decoder would fill up what it still holds with guesses.
+        with suppress(av.error.FFmpegError):
+            for packet in container.demux(stream):
+                if packet.is_corrupt:
+                    yield from stream.codec_context.decode(None)
+                    return
+                yield from packet.decode()
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
+    """The file and its video stream."""
     import av
 
     try:
         with av.open(str(path)) as container:
-            stream = _video_stream(path, container)
-            yield stream.frames
-            yield from container.demux(stream)
+            if not container.streams.video:
+                raise FrameError(f"{path} holds no video stream: expected a video of the episode")
+            stream = container.streams.video[0]
+            if stream.codec_context is None:
+                raise FrameError(f"Cannot read the video {path}: cut, or of an unknown codec")
+            yield container, stream
     except (av.error.FFmpegError, OSError) as error:
-        raise _unreadable(path, error) from None
-
-
-def _pictures(path: Path) -> Generator[Any, None, None]:
-    """The decoded pictures up to the first packet that cannot be decoded."""
-    import av
-
-    try:
-        with av.open(str(path)) as container:
-            stream = _video_stream(path, container)
-            stream.thread_type = "AUTO"
-            try:
-                for packet in container.demux(stream):
-                    yield from packet.decode()
-            except av.error.FFmpegError:
-                yield from _held_back(stream)
-    except (av.error.FFmpegError, OSError) as error:
-        raise _unreadable(path, error) from None
-
-
-def _held_back(stream: Any) -> Iterator[Any]:
-    """Whole pictures that the decoder still holds when a packet cannot be decoded."""
-    import av
-
-    try:
-        yield from stream.codec_context.decode(None)
-    except av.error.FFmpegError:
-        return
-
-
-def _video_stream(path: Path, container: Any) -> Any:
-    if not container.streams.video:
-        raise FrameError(f"{path} holds no video stream: expected a video of the episode")
-    return container.streams.video[0]
-
-
-def _unreadable(path: Path, error: Exception) -> FrameError:
-    reason = getattr(error, "strerror", None) or error
-    return FrameError(f"Cannot read the video {path}: {reason}; copy or download it again")
+        reason = getattr(error, "strerror", None) or error
+        raise FrameError(
+            f"Cannot read the video {path}: {reason}; copy or download it again"
+        ) from None
