@@ -147,7 +147,10 @@ def _normalise_once(text: str) -> str:
 
 def _without_marks(text: str) -> str:
     # By category, not by \W: the vowel signs of many scripts are not \w but belong to their words.
-    return "".join(" " if unicodedata.category(sign)[0] in "PSCZ" else sign for sign in text)
+    kinds = ((sign, unicodedata.category(sign)) for sign in text)
+    return "".join(
+        "" if kind == "Cf" else " " if kind[0] in "PSCZ" else sign for sign, kind in kinds
+    )
 
 
 def _with_digits(words: list[str]) -> list[str]:

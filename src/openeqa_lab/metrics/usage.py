@@ -12,24 +12,24 @@ from openeqa_lab.records import Record, Usage
 class UsagePerQuestion:
     """Means a question over the cases that were reached, answer and judgement together.
 
+    A mean counts the attempts that stand; a total also those that a later one replaced.
+
     - ``per_question/calls``, ``/prompt_tokens``, ``/completion_tokens``, ``/seconds`` (waiting for
       replies).
     - ``per_question/frames``: shown, over the cases that were answered.
     - ``per_question/dollars``, ``total/dollars``: None when the price of any call is unknown.
     - ``total/dollars_known``: the part whose price is known; ``total/unpriced``: how many cases
-      have a part whose price is not.
+      have a call whose price is not.
     """
 
     def compute(self, records: Sequence[Record], /) -> Mapping[str, Estimate]:
         """The figures; means over nothing have the value None."""
-        parts = [_parts(record) for record in records]
-        reached = [usages for usages in parts if usages]
-        totals = [sum(usages[1:], usages[0]) for usages in reached]
-        prices = [usage.dollars for usages in reached for usage in usages]
-        known = math.fsum(price for price in prices if price is not None)
-        unpriced = sum(any(usage.dollars is None for usage in usages) for usages in reached)
+        reached = [record for record in records if _parts(record)]
+        totals = [sum(_parts(record), Usage()) for record in reached]
+        prices = [[part.dollars for part in (*_parts(each), each.earlier)] for each in reached]
+        known = math.fsum(price for case in prices for price in case if price is not None)
+        unpriced = sum(None in case for case in prices)
         cases = len(reached)
-        dollars = None if unpriced or not cases else known
         return {
             "per_question/calls": _mean(usage.calls for usage in totals),
             "per_question/prompt_tokens": _mean(usage.prompt_tokens for usage in totals),
@@ -38,10 +38,8 @@ class UsagePerQuestion:
             "per_question/frames": _mean(
                 len(record.shown) for record in records if record.answer is not None
             ),
-            "per_question/dollars": Estimate(
-                None if dollars is None else dollars / cases, count=cases
-            ),
-            "total/dollars": Estimate(dollars, count=cases),
+            "per_question/dollars": _mean(usage.dollars for usage in totals),
+            "total/dollars": Estimate(known if cases and not unpriced else None, count=cases),
             "total/dollars_known": Estimate(known, count=cases),
             "total/unpriced": Estimate(float(unpriced), count=cases),
         }
@@ -52,8 +50,10 @@ def _parts(record: Record) -> list[Usage]:
     return [part.usage for part in (record.result, record.verdict) if part is not None]
 
 
-def _mean(values: Iterable[float]) -> Estimate:
+def _mean(values: Iterable[float | None]) -> Estimate:
+    """None when one of the values is unknown, or there are none."""
     found = list(values)
-    if not found:
-        return Estimate(None)
-    return Estimate(math.fsum(found) / len(found), count=len(found))
+    known = [value for value in found if value is not None]
+    if not found or len(known) < len(found):
+        return Estimate(None, count=len(found))
+    return Estimate(math.fsum(known) / len(known), count=len(known))
