@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 
 from openeqa_lab.data.case import Case, Question
 from openeqa_lab.data.datasets import Dataset
@@ -24,11 +24,15 @@ CASE = Case("q", Question("q", "What?"), "That.", "", KEY)
 
 def milliseconds(action: Callable[[], object], repeats: int = 50) -> str:
     times = []
+    busy = process_time()
     for _ in range(repeats):
         start = perf_counter()
         action()
         times.append(1000 * (perf_counter() - start))
-    return f"median {median(times):.3f} ms, worst {max(times):.3f} ms of {repeats}"
+    busy = 1000 * (process_time() - busy) / repeats
+    return (
+        f"median {median(times):.3f} ms, worst {max(times):.3f} ms of {repeats}; CPU {busy:.3f} ms"
+    )
 
 
 async def awaited(source: Recorded) -> float:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from openeqa_lab.data.datasets import SUBSETS, Dataset, Kept, hash_ids
+from openeqa_lab.data.questions import ALIASES
 from openeqa_lab.errors import FrameError, OpenEQAError
 
 ROWS = [
@@ -205,8 +206,10 @@ def test_the_official_file_has_two_splits(shared: Path) -> None:
     assert len(Dataset(path, split="hm3d", category="object localization")) > 0
 
 
-def test_the_config_names_the_same_subset_as_the_library(repository: Path) -> None:
+def test_the_config_says_what_the_library_does_by_default(repository: Path, path: Path) -> None:
     config = yaml.safe_load((repository / "conf/dataset/openeqa.yaml").read_text())
     (found,) = config["subsets"].values()
     assert found["sha256"] == SUBSETS["aeqa184"]["sha256"]
     assert found["ids"] == "${data_dir}/" + SUBSETS["aeqa184"]["ids"]
+    assert config["aliases"] == {field: list(names) for field, names in ALIASES.items()}
+    assert Dataset(path, aliases=config["aliases"]).identity == Dataset(path).identity

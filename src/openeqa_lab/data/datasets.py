@@ -13,6 +13,7 @@ from openeqa_lab.data.case import Case
 from openeqa_lab.data.episode import Frame
 from openeqa_lab.data.layouts import frames_of, open_source
 from openeqa_lab.data.questions import (
+    ALIASES,
     complete_aliases,
     decode_text,
     near,
@@ -86,9 +87,9 @@ class Dataset(Sequence[Case]):
         self.path = Path(path)
         self.root = self.path.parent / "frames" if root is None else Path(root)
         self.name = name or self.path.stem
-        self._aliases = dict(aliases or {})
         self._subsets = SUBSETS if subsets is None else subsets
-        self._file, self.sha256 = read_questions(self.path, complete_aliases(aliases))
+        self._aliases = complete_aliases(aliases)
+        self._file, self.sha256 = read_questions(self.path, self._aliases)
         self._cases: tuple[Case, ...] = self._file
         self.kept: tuple[Kept, ...] = ()
         chosen = self if subset is None else self.subset(subset)
@@ -117,8 +118,7 @@ class Dataset(Sequence[Case]):
         Filters are not part of it: more questions of one file go on with one run.
         """
         own = {
-            field: [names] if isinstance(names, str) else list(names)
-            for field, names in self._aliases.items()
+            field: list(names) for field, names in self._aliases.items() if names != ALIASES[field]
         }
         return {"name": self.name, "sha256": self.sha256} | ({"aliases": own} if own else {})
 

@@ -19,8 +19,9 @@ logger = logging.getLogger(__name__)
 FOLDERS = ("frames", "rgb", "color", "images")
 """Sub-folders of an episode that may hold its frames, after the episode's folder itself."""
 
-_PICTURE = re.compile(r"(?!\.).*\.(png|jpe?g|webp)", re.IGNORECASE | re.DOTALL)
-_NOT_RGB = re.compile(r".*-(depth|seg|sem|semantic|normal|instance)\.[^.]*", re.I | re.DOTALL)
+_PICTURES = frozenset({"png", "jpg", "jpeg", "webp"})
+_NOT_RGB = ("-depth", "-seg", "-sem", "-semantic", "-normal", "-instance")
+_DIGITS = str.maketrans("123456789", "000000000")
 _VIDEOS = tuple(
     f"{ending}.{kind}"
     for ending in ("", "-0")
@@ -189,16 +190,18 @@ def _list(folder: Path, found: _Findings) -> tuple[list[str], set[str]] | None:
             found.check_inside(folder)
             found.folders += 1
             for entry in entries:
-                if not _PICTURE.fullmatch(entry.name):
-                    if entry.name in FOLDERS:
-                        below.add(entry.name)
-                elif _NOT_RGB.fullmatch(entry.name):
-                    found.dropped.append(entry.name)
+                name = entry.name
+                stem, _, kind = name.lower().rpartition(".")
+                if kind not in _PICTURES or not stem or name[0] == ".":
+                    if name in FOLDERS:
+                        below.add(name)
+                elif stem.endswith(_NOT_RGB):
+                    found.dropped.append(name)
                 elif entry.is_symlink():
-                    found.check_inside(folder / entry.name)
-                    names.append(entry.name)  # a dead link is a frame that cannot be read
+                    found.check_inside(folder / name)
+                    names.append(name)  # a dead link is a frame that cannot be read
                 elif entry.is_file():
-                    names.append(entry.name)
+                    names.append(name)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -217,8 +220,11 @@ def _ordered(folder: Path, names: list[str]) -> list[str]:
                 "would be shown twice",
                 kind="episode_missing",
             )
+    lexical = sorted(names)
+    if len({name.translate(_DIGITS) for name in names}) == 1:
+        return lexical  # numbers of one length in one place: both orders are the same
     ordered = sorted(names, key=natural)
-    if ordered != sorted(names):
+    if ordered != lexical:
         logger.info("%s: frames are in natural order (2 before 10), not in lexical order", folder)
     return ordered
 
