@@ -46,7 +46,7 @@ def _numbers(text: str) -> list[int]:
     return [int(word) for word in text.split()]
 
 
-# 1000 frames and k = 64, where the strategies share four indices only.
+# 1000 frames and k = 64, where one uniform formula is easily passed off as another.
 EVERY_16TH = _numbers(
     "0 16 31 47 62 78 94 109 125 141 156 172 188 203 219 234 250 266 281 297 312 328 344 359 "
     "375 391 406 422 438 453 469 484 500 516 531 547 562 578 594 609 625 641 656 672 688 703 "

@@ -181,7 +181,7 @@ class All:
             rather than dropped: six hundred frames sent where fifty were asked for are dear.
     """
 
-    k: None = None
+    k: int | None = None
 
     def __post_init__(self) -> None:
         if self.k is not None:
