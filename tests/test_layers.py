@@ -27,7 +27,7 @@ LAYERS = [
     {"concurrency", "progress"},
     {"evaluation"},
 ]
-COMMANDS = {"run", "fetch", "config"}  # and testing, demo: exempt from the layers
+COMMANDS = {"run", "fetch", "config", "command"}  # and testing, demo: exempt from the layers
 HYDRA = {"hydra", "omegaconf"}
 LAZY = {"torch", "litellm", "wandb", "cv2", "av", "wordllama", "scipy"}
 

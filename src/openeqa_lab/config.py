@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import difflib
 import inspect
 import math
 import pkgutil
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_type_hints
 
-from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException, InstantiationException
-from hydra.types import RunMode
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
 
@@ -78,7 +72,7 @@ def plain(config: DictConfig, known: Sequence[str]) -> dict[str, object]:
     node = {str(key): value for key, value in container.items()}
     for key in node:
         if key not in known:
-            raise OpenEQAError(f"{key} is no key of this command: {_near(key, known)}")
+            raise OpenEQAError(f"{key} is no key of this command: {near(key, known)}")
     return node
 
 
@@ -134,7 +128,7 @@ def _target_faults(node: Node, path: str) -> Iterator[str]:
     prefix = f"{path}." if path else ""
     for key, value in given.items():
         if key not in known:
-            yield f"{prefix}{key} is no knob of {node['_target_']}: {_near(key, list(known))}"
+            yield f"{prefix}{key} is no knob of {node['_target_']}: {near(key, list(known))}"
         elif fault := _type_fault(value, hints.get(key)):
             yield f"{prefix}{key} = {value!r}: {fault}"
     for key, parameter in known.items():
@@ -142,9 +136,10 @@ def _target_faults(node: Node, path: str) -> Iterator[str]:
             yield f"{prefix}{key} is missing: {node['_target_']} needs it"
 
 
-def _near(key: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(key, known, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
+def near(key: str, known: Sequence[str]) -> str:
+    """What may have been meant, or all there is, for the end of a message."""
+    found = difflib.get_close_matches(key, known, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(found)}?" if found else f"there are {', '.join(known)}"
 
 
 def _locate(name: str, path: str) -> Callable[..., object]:
@@ -198,54 +193,3 @@ def _checked(kind: type[Options], node: object, path: str) -> Options:
     values = node if isinstance(node, Mapping) else {}
     built: Options = build({**values, "_target_": f"{kind.__module__}.{kind.__qualname__}"}, path)
     return built
-
-
-def command(task: Callable[[], object]) -> int:
-    """Run a Hydra command and give its exit code: a foreseen error is one line on stderr."""
-    _failed.clear()
-    try:
-        task()
-    except (OpenEQAError, HydraException, OmegaConfBaseException) as error:
-        return _complain(_one_line(error))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        sys.stderr.write("stopped: start the same command again to go on\n")
-        return 130
-    return max((_complain(line) for line in _failed), default=0)
-
-
-@contextlib.contextmanager
-def job() -> Iterator[None]:
-    """Around a Hydra task: a foreseen error is kept for `command`, and a sweep goes on.
-
-    Only where the jobs run in this process; another launcher must see the error to know of it.
-    """
-    try:
-        yield
-    except (OpenEQAError, OmegaConfBaseException) as error:
-        hydra = HydraConfig.get()
-        if not str(hydra.launcher["_target_"]).endswith("BasicLauncher"):
-            raise
-        line = _one_line(error)
-        if hydra.mode == RunMode.MULTIRUN:
-            line = f"job {hydra.job.num} ({hydra.job.override_dirname}): {line}"
-        _failed.append(line)
-
-
-_failed: list[str] = []  # what the jobs of this process's command could not do
-
-
-def _complain(line: str) -> int:
-    sys.stderr.write(f"error: {line}\n")
-    return 1
-
-
-def _one_line(error: BaseException) -> str:
-    """The message with its causes' where they say more, joined into one line."""
-    text = " ".join(str(error).split())
-    cause = error.__cause__
-    if isinstance(cause, (OmegaConfBaseException, HydraException)):
-        more = " ".join(str(cause).split())
-        text = text if more in text else f"{text} ({more})"
-    if "OverrideParse" in type(error).__name__ or "OverrideParse" in type(cause).__name__:
-        text += "; a value with = , : [ ] { } or blanks is quoted twice: \"reasoner.model='a=b'\""
-    return text

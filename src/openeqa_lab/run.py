@@ -15,7 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from openeqa_lab import config
+from openeqa_lab import command, config
 from openeqa_lab.errors import OpenEQAError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ KEYS = (*PARTS, "metrics", "loggers", "data_dir", "output_dir", "concurrency", "
 
 @hydra.main(version_base="1.3", config_path=config.conf_path(), config_name="run")
 def _task(composed: DictConfig) -> None:
-    with config.job():
+    with command.job():
         _run(composed)
 
 
@@ -130,7 +130,8 @@ def _summary(report: Report) -> str:
 
 def main() -> None:
     """The command `openeqa-lab`, the same as `python -m openeqa_lab.run`."""
-    sys.exit(config.command(_task))
+    intro = "Ask a reasoner the questions of a data set, have its answers judged, and report."
+    sys.exit(command.run(_task, "python -m openeqa_lab.run", intro))
 
 
 if __name__ == "__main__":

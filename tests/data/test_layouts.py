@@ -168,16 +168,15 @@ def test_an_absurdly_long_key_is_missing(tmp_path: Path) -> None:
         open_source(tmp_path, "a" * 5000)
 
 
-@pytest.mark.parametrize("linked", ["hm3d-v0", KEY, f"{KEY}/rgb", f"{KEY}/0.png", f"{KEY}.mp4"])
-def test_links_out_of_the_root_are_not_followed(tmp_path: Path, linked: str) -> None:
+@pytest.mark.parametrize("linked", ["hm3d-v0", KEY, f"{KEY}/rgb", f"{KEY}/0.png"])
+def test_links_to_another_disk_are_followed(tmp_path: Path, linked: str) -> None:
     root = tmp_path / "root"
-    place(tmp_path, "out/000-hm3d-a/0.png", "out/0.png")
+    place(tmp_path, "disk/000-hm3d-a/0.png", "disk/0.png")
     (root / linked).parent.mkdir(parents=True)
-    outside = "out/0.png" if linked.endswith(("png", "mp4")) else "out"
-    (root / linked).symlink_to(tmp_path / outside)
-    with pytest.raises(FrameError, match="outside the frames folder") as caught:
-        open_source(root, KEY)
-    assert caught.value.kind == "episode_missing"
+    (root / linked).symlink_to(tmp_path / ("disk/0.png" if linked.endswith("png") else "disk"))
+    source = open_source(root, KEY)
+    assert source.count == 1
+    assert source.path(0).startswith("hm3d-v0/")
 
 
 def test_links_within_the_root_and_the_root_itself_are_followed(tmp_path: Path) -> None:

@@ -93,11 +93,12 @@ def open_source(root: Path, episode: str) -> FolderSource | VideoSource:
 
     Looked for in turn under `root`: the whole key, its last two parts (``split/episode``), its
     last part. At each place a folder with RGB frames in it or in one of `FOLDERS` wins; else a
-    video of that name (``<episode>.mp4``, ``.webm``, ``.mov``, ``<episode>-0.mp4``).
+    video of that name (``<episode>.mp4``, ``.webm``, ``.mov``, ``<episode>-0.mp4``). Links are
+    followed, since frames often lie on another disk; a key cannot climb out of the root.
 
     Raises:
         FrameError: Kind ``episode_missing``: nothing is there, no file is an RGB frame, or the
-            key leads out of the root.
+            key is absolute or holds ``..``.
         OpenEQAError: There is no `root`.
     """
     if not root.is_dir():
@@ -105,9 +106,9 @@ def open_source(root: Path, episode: str) -> FolderSource | VideoSource:
             f"No frames folder {root}: set data_dir (environment: OPENEQA_DATA_DIR) to the folder "
             "that holds frames/, or episodes.root to the folder that holds the episodes"
         )
-    found = _Findings(os.path.realpath(root), episode)
+    found = _Findings(episode)
     for place in _places(root, episode):
-        source = _folder_source(root, place, found) or _video_source(root, place, found)
+        source = _folder_source(root, place, found) or _video_source(root, place)
         if source is not None:
             return source
     raise FrameError(found.message(), kind="episode_missing")
@@ -117,7 +118,6 @@ def open_source(root: Path, episode: str) -> FolderSource | VideoSource:
 class _Findings:
     """What was come across in the search of an episode, for the message when it fails."""
 
-    root: str
     episode: str
     looked: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
@@ -139,16 +139,6 @@ class _Findings:
             f"{', '.join(self.looked)} and their folders {', '.join(FOLDERS)}; expected .png, "
             f".jpg or .webp files{faults}"
         )
-
-    def check_inside(self, path: Path) -> None:
-        """Refuses a path that links lead out of the root: keys come from a question file."""
-        real = os.path.realpath(path)
-        if real != self.root and not real.startswith(os.path.join(self.root, "")):
-            raise FrameError(
-                f"Episode {self.episode!r}: {path} leads to {real}, outside the frames folder "
-                f"{self.root}; set episodes.root to a folder that holds all episodes",
-                kind="episode_missing",
-            )
 
 
 def _places(root: Path, episode: str) -> Iterator[Path]:
@@ -187,7 +177,6 @@ def _list(folder: Path, found: _Findings) -> tuple[list[str], set[str]] | None:
     below: set[str] = set()
     try:
         with os.scandir(folder) as entries:
-            found.check_inside(folder)
             found.folders += 1
             for entry in entries:
                 name = entry.name
@@ -197,11 +186,8 @@ def _list(folder: Path, found: _Findings) -> tuple[list[str], set[str]] | None:
                         below.add(name)
                 elif stem.endswith(_NOT_RGB):
                     found.dropped.append(name)
-                elif entry.is_symlink():
-                    found.check_inside(folder / name)
+                elif entry.is_symlink() or entry.is_file():
                     names.append(name)  # a dead link is a frame that cannot be read
-                elif entry.is_file():
-                    names.append(name)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -229,10 +215,9 @@ def _ordered(folder: Path, names: list[str]) -> list[str]:
     return ordered
 
 
-def _video_source(root: Path, place: Path, found: _Findings) -> VideoSource | None:
+def _video_source(root: Path, place: Path) -> VideoSource | None:
     for ending in _VIDEOS:
         path = place.with_name(place.name + ending)
         if os.path.isfile(path):
-            found.check_inside(path)
             return VideoSource(path, path.relative_to(root).as_posix())
     return None
