@@ -78,6 +78,7 @@ class ApiModel:
         self._api_key_env = api_key_env
         self._timeout_s = timeout_s
         self._supported: dict[str, object] | None = None
+        self._priced = False
 
     @property
     def identity(self) -> Mapping[str, object]:
@@ -119,7 +120,7 @@ class ApiModel:
         return self._completion(response, time.perf_counter() - started)
 
     def _completion(self, response: Any, seconds: float) -> Completion:
-        usage = _usage(response, seconds)
+        usage = _usage(response, seconds, self._priced)
         if not response.choices:
             raise self._failure("server", "the reply holds no choice", usage)
         choice = response.choices[0]
@@ -160,6 +161,7 @@ class ApiModel:
                     f"{' or '.join(missing)}, or name another one with api_key_env",
                     kind="auth",
                 )
+        self._priced = _priced(litellm.model_cost, provider, name)
         supported: dict[str, object] = {}
         for parameter, value in self._parameters.items():
             if value is None:
@@ -255,10 +257,17 @@ def _finish_reason(choice: Any) -> FinishReason:
     return _FINISH_REASONS.get(choice.finish_reason, "other")
 
 
-def _usage(response: Any, seconds: float) -> Usage:
+def _priced(prices: Mapping[str, Any], provider: str, name: str) -> bool:
+    """Whether the price list knows this vendor's model; 0 is a price that nobody has entered."""
+    entry = prices.get(f"{provider}/{name}") or prices.get(name) or {}
+    own = str(entry.get("litellm_provider", "")).startswith(provider)
+    return own and bool(entry.get("input_cost_per_token") or entry.get("output_cost_per_token"))
+
+
+def _usage(response: Any, seconds: float, priced: bool) -> Usage:
     counted = getattr(response, "usage", None)
     prompt = getattr(counted, "prompt_tokens", 0) or 0
     completion = getattr(counted, "completion_tokens", 0) or 0
-    # 0 stands for prices nobody has entered (preview models, servers of one's own), not for free.
-    dollars = response._hidden_params.get("response_cost") or None
+    # litellm also prices by the returned name, and own servers may return a vendor's.
+    dollars = (response._hidden_params.get("response_cost") or None) if priced else None
     return Usage(1, prompt, completion, dollars, seconds)
