@@ -173,11 +173,12 @@ def test_jsonl_appends_events_with_times_and_goes_on_in_the_same_file(tmp_path):
     assert all("T" in event["time"] for event in found)
 
 
-def test_jsonl_ends_a_line_that_a_kill_has_cut(tmp_path):
-    (tmp_path / "log.jsonl").write_bytes(b'{"event": "log", "val')
+@pytest.mark.parametrize("cut", ['{"event": "log", "val', "{"])
+def test_jsonl_ends_a_line_that_a_kill_has_cut(tmp_path, cut):
+    (tmp_path / "log.jsonl").write_text(cut)
     Jsonl().start(info(tmp_path))
     lines = (tmp_path / "log.jsonl").read_text().splitlines()
-    assert lines[0] == '{"event": "log", "val'
+    assert lines[0] == cut
     assert json.loads(lines[1])["event"] == "start"
 
 
@@ -390,6 +391,16 @@ def test_wandb_says_nothing(tmp_path, capfd):
     logger.log({"done": 1.0}, 1)
     logger.finish(report(), records())
     assert capfd.readouterr() == ("", "")
+
+
+def test_wandb_is_told_once_a_second_and_of_the_last_step(tmp_path):
+    logger = Wandb()
+    logger.start(info(tmp_path))
+    for step in range(1, 101):
+        logger.log({"done": float(step)}, step)
+    logger.finish(report(), records())
+    history = read_run(runs(tmp_path)[0])["history"]
+    assert [point["done"] for point in history] == [1, 100]
 
 
 def test_a_key_alone_uploads_nothing(tmp_path, monkeypatch):

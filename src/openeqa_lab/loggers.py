@@ -8,23 +8,20 @@ import json
 import logging
 import math
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 from openeqa_lab import tables
 from openeqa_lab.errors import OpenEQAError
-
-if TYPE_CHECKING:
-    from openeqa_lab.records import Record
-    from openeqa_lab.report import Report
+from openeqa_lab.records import Record
+from openeqa_lab.report import Report, to_plain
 
 log = logging.getLogger(__name__)
-
-Mode = Literal["online", "offline", "disabled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +100,7 @@ class _Guarded:
 
 
 class Jsonl:
-    """Appends events to `<output_dir>/log.jsonl`: ``start``, ``log``, ``finish``, each with a time.
-
-    A run that goes on appends to the file that is there.
-    """
+    """Appends events to `<output_dir>/log.jsonl`: ``start``, ``log``, ``finish``, with their time."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
@@ -115,45 +109,37 @@ class Jsonl:
         """Note name, group and settings."""
         run.output_dir.mkdir(parents=True, exist_ok=True)
         self._path = run.output_dir / "log.jsonl"
-        self._append(event="start", name=run.name, group=run.group, config=run.config)
+        about = {"name": run.name, "group": run.group, "config": run.config}
+        self._append({"event": "start", **about})
 
     def log(self, values: Mapping[str, float], step: int, /) -> None:
-        """Note how far the run has come."""
-        self._append(event="log", step=step, values=values)
+        """Note how far it has come."""
+        self._append({"event": "log", "step": step, "values": to_plain(values, "values")})
 
     def finish(self, report: Report, records: Sequence[Record], /) -> None:
         """Note the figures."""
         figures = {key: estimate.value for key, estimate in report.estimates.items()}
-        self._append(event="finish", state=report.state, cases=len(records), values=figures)
+        about = {"state": report.state, "cases": len(records), "values": figures}
+        self._append({"event": "finish", **about})
         self._path = None
 
-    def _append(self, **event: object) -> None:
+    def _append(self, event: Mapping[str, object]) -> None:
         if self._path is None:
             raise OpenEQAError("Jsonl was told of a run that it was not told the start of")
-        line = json.dumps({"time": datetime.now().astimezone().isoformat(), **_finite(event)})
+        now = datetime.now().astimezone().isoformat()
+        line = json.dumps({"time": now, **event}).encode() + b"\n"
         with self._path.open("ab+") as file:
-            # A line that a kill cut is ended first, so that it does not spoil the next one.
-            if file.seek(0, os.SEEK_END) and file.seek(-1, os.SEEK_END) and file.read() != b"\n":
-                line = "\n" + line
-            file.write(line.encode() + b"\n")
-
-
-def _finite(values: Mapping[str, object]) -> dict[str, object]:
-    """Without NaN and infinity, which JSON has no form for."""
-    plain: dict[str, object] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            plain[key] = _finite(value)
-        else:
-            plain[key] = value if not isinstance(value, float) or math.isfinite(value) else None
-    return plain
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                if file.read() != b"\n":  # a kill cut the last line: let it spoil no other
+                    line = b"\n" + line
+            file.write(line)
 
 
 class Wandb:
     """A run at Weights & Biases, its files under `<output_dir>/wandb`.
 
-    A run that goes on in its folder is the same W&B run; another judge's is another one. Offline
-    runs are uploaded by ``wandb sync <output_dir>/wandb/offline-run-*``.
+    A run that goes on in its folder is the same W&B run; another judge's is another one.
 
     Args:
         project: The W&B project.
@@ -172,7 +158,7 @@ class Wandb:
         self,
         project: str = "openeqa",
         entity: str | None = None,
-        mode: Mode | None = None,
+        mode: Literal["online", "offline", "disabled"] | None = None,
         group: str | None = None,
         tags: Sequence[str] = (),
         thumbnails: bool = False,
@@ -180,18 +166,19 @@ class Wandb:
         init_timeout_s: float = 20.0,
         finish_timeout_s: float = 120.0,
     ) -> None:
-        times = {"init_timeout_s": init_timeout_s, "finish_timeout_s": finish_timeout_s}
-        for name, seconds in times.items():
+        for name, seconds in (("init", init_timeout_s), ("finish", finish_timeout_s)):
             if not 0 < seconds < math.inf:
-                raise OpenEQAError(f"wandb.{name} is {seconds}: give seconds above 0")
+                raise OpenEQAError(f"wandb.{name}_timeout_s is {seconds}: give seconds above 0")
         if thumbnails and frames_root is None:
             raise OpenEQAError("wandb.thumbnails needs wandb.frames_root, the episodes' folder")
-        self._project, self._entity, self._mode = project, entity, mode
-        self._group, self._tags = group, tuple(tags)
+        self._project, self._entity, self._group = project, entity, group
+        self._mode, self._tags = mode, tuple(tags)
         self._frames_root = frames_root if thumbnails else None
         self._init_timeout_s, self._finish_timeout_s = init_timeout_s, finish_timeout_s
         self._folder = Path()
         self._run: _Run | None = None
+        self._waiting: tuple[dict[str, object], int] | None = None
+        self._logged = -math.inf
 
     def start(self, run: RunInfo, /) -> None:
         """Open the run, or the one that this folder had before."""
@@ -226,23 +213,25 @@ class Wandb:
             )
 
     def log(self, values: Mapping[str, float], step: int, /) -> None:
-        """Note how far the run has come."""
-        self._started().log(dict(values), step=step)
+        """Note how far the run has come, once a second: a call costs W&B some milliseconds."""
+        run, self._waiting = self._started(), (dict(values), step)
+        if time.monotonic() - self._logged >= 1.0:
+            self._write(run)
+
+    def _write(self, run: _Run) -> None:
+        if self._waiting is not None:
+            values, step = self._waiting
+            run.log(values, step=step)
+        self._waiting, self._logged = None, time.monotonic()
 
     def finish(self, report: Report, records: Sequence[Record], /) -> None:
         """Add summary and tables, and close the run whatever becomes of them."""
-        run = self._started()
-        self._run = None
+        run, self._run = self._started(), None
         try:
             with _surroundings(self._folder):
-                import wandb
-
+                self._write(run)
                 run.summary.update(tables.summary(report))
-                rows = tables.breakdowns(report.estimates)
-                run.log(
-                    {name: wandb.Table(columns=cols, data=data) for name, cols, data in rows}
-                    | {"questions": self._questions(records)}
-                )
+                run.log(self._tables(report, records))
         finally:
             run.finish(exit_code=0 if report.state == "complete" else 1)
 
@@ -251,24 +240,28 @@ class Wandb:
             raise OpenEQAError("Wandb was told of a run that it was not told the start of")
         return self._run
 
-    def _questions(self, records: Sequence[Record]) -> object:
-        """What became of each question; marks are numbers or empty, reasons have their column."""
+    def _tables(self, report: Report, records: Sequence[Record]) -> dict[str, object]:
+        """By category, by split, and what became of each question."""
         import wandb
 
+        found = [*tables.breakdowns(report.estimates), ("questions", *self._questions(records))]
+        return {name: wandb.Table(columns=columns, data=rows) for name, columns, rows in found}
+
+    def _questions(self, records: Sequence[Record]) -> tuple[list[str], list[list[object]]]:
+        rows = [tables.row(record) for record in records]
         if self._frames_root is None:
-            data = [tables.row(record) for record in records]
-            return wandb.Table(columns=list(tables.COLUMNS), data=data)
+            return list(tables.COLUMNS), rows
+        import wandb
+
         from openeqa_lab.thumbnails import Thumbnails
 
         thumbnails = Thumbnails(self._frames_root)
-        pictures: dict[int, object] = {}  # by strip: questions that share one share the file
-        rows = []
-        for record in records:
-            strip = thumbnails.strip(record)
-            if strip is not None and id(strip) not in pictures:
-                pictures[id(strip)] = wandb.Image(strip, file_type="jpg")
-            rows.append([*tables.row(record), pictures.get(id(strip))])
-        return wandb.Table(columns=[*tables.COLUMNS, "frames"], data=rows)
+        strips = [thumbnails.strip(record) for record in records]
+        # By object: questions that were shown the same frames share a strip, and so its file.
+        distinct = {id(strip): strip for strip in strips if strip is not None}
+        files = {key: wandb.Image(strip, file_type="jpg") for key, strip in distinct.items()}
+        rows = [[*row, files.get(id(strip))] for row, strip in zip(rows, strips, strict=True)]
+        return [*tables.COLUMNS, "frames"], rows
 
 
 class _Run(Protocol):
@@ -288,8 +281,8 @@ def _surroundings(folder: Path) -> Iterator[None]:
     from a copy of its folder.
     """
     wanted = {"WANDB_SILENT": "true", "WANDB_DATA_DIR": str(folder.absolute())}
-    added = {name: value for name, value in wanted.items() if name not in os.environ}
-    os.environ.update(added)
+    added = wanted.keys() - os.environ.keys()
+    os.environ.update({name: wanted[name] for name in added})
     try:
         yield
     finally:

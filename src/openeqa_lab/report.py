@@ -173,15 +173,19 @@ def marks(records: Sequence[Record]) -> dict[str, int]:
 def to_json(report: Report) -> dict[str, object]:
     """The report as JSON values: fields in a fixed order, the names within them sorted."""
     fields = {
-        field.name: _plain(getattr(report, field.name), field.name)
+        field.name: to_plain(getattr(report, field.name), field.name)
         for field in dataclasses.fields(report)
     }
-    coverage = _plain(report.counts.coverage, "coverage")
+    coverage = to_plain(report.counts.coverage, "coverage")
     return {"schema_version": SCHEMA_VERSION, **fields, "coverage": coverage}
 
 
-def _plain(value: object, where: str) -> object:
-    """JSON values of dataclasses, mappings, sequences and numbers of any library."""
+def to_plain(value: object, where: str) -> object:
+    """JSON values of dataclasses, mappings, sequences and any numbers; null for NaN and infinity.
+
+    Raises:
+        OpenEQAError: Something in it is none of these; `where` it is, is said.
+    """
     if value is None or isinstance(value, (str, bool)):
         return value
     if isinstance(value, numbers.Integral):
@@ -190,12 +194,12 @@ def _plain(value: object, where: str) -> object:
         return float(value) if math.isfinite(value) else None
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value)]
-        return {name: _plain(getattr(value, name), f"{where}.{name}") for name in names}
+        return {name: to_plain(getattr(value, name), f"{where}.{name}") for name in names}
     if isinstance(value, Mapping):
         items = sorted((str(key), item) for key, item in value.items())
-        return {key: _plain(item, f"{where}.{key}") for key, item in items}
+        return {key: to_plain(item, f"{where}.{key}") for key, item in items}
     if isinstance(value, (list, tuple)):
-        return [_plain(item, f"{where}[{place}]") for place, item in enumerate(value)]
+        return [to_plain(item, f"{where}[{place}]") for place, item in enumerate(value)]
     raise OpenEQAError(
         f"the report's {where} is a {type(value).__name__}, which JSON has no form for: "
         "give text, numbers, lists or mappings"
