@@ -100,7 +100,7 @@ class _Guarded:
 
 
 class Jsonl:
-    """Appends events to `<output_dir>/log.jsonl`: ``start``, ``log``, ``finish``, with their time."""
+    """Appends what it is told to `<output_dir>/log.jsonl`, an event a line with its time."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
