@@ -9,6 +9,7 @@ import logging
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -143,6 +144,36 @@ async def test_pictures_texts_and_system_arrive_in_order_at_each_vendor(
     expected = [p if isinstance(p, str) else (p.data, p.media_type) for p in PROMPT]
     assert parts_sent(vendor, request["body"]) == expected
     assert system_sent(vendor, request["body"]) == "Be brief."
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+async def test_the_demo_videos_questions_are_asked_with_its_real_frames(
+    vendor: str, mock: Any, shared: Path
+) -> None:
+    from openeqa_lab.data.datasets import Dataset
+    from openeqa_lab.data.recorded import Recorded
+    from openeqa_lab.images import Encoder
+    from openeqa_lab.reasoners.prompted import Prompted
+    from openeqa_lab.sampling import Linspace
+
+    folder = shared / "data/openeqa"
+    dataset = Dataset(folder / "open-eqa-demo-data.json")
+    episodes = Recorded(folder)
+    encoder = Encoder()
+    reasoner = Prompted(model(mock, vendor), encoder, "multi_frame")
+    for case in dataset:
+        episode = await episodes.episode(case)
+        frames = Linspace(4).sample(episode.frames, case.question)
+        mock.reset()
+        answer = await reasoner.answer(case.question, frames)
+        assert answer.status == "answered"
+        [request] = mock.requests()
+        first, *pictures, last = parts_sent(vendor, request["body"])
+        expected = [(image.data, image.media_type) for image in await encoder.encode(frames)]
+        assert pictures == expected
+        assert len(set(expected)) == 4
+        assert case.question.text in str(last)
+        assert case.question.text not in str(first)
 
 
 @pytest.mark.parametrize("vendor", VENDORS)

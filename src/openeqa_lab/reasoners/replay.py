@@ -83,7 +83,7 @@ class Replay:
         result = self._results.get(question.id)
         if isinstance(result, Answer):
             return result
-        why = "" if result is None else f", where it failed: {result.kind}, {result.message}"
+        why = "" if result is None else f": it failed: {result.kind}, {result.message}"
         raise CaseError(
             f"question {question.id} has no answer in {self._path}{why}; complete it there, or "
             "leave the question out",
