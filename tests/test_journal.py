@@ -236,18 +236,25 @@ async def test_a_full_disk_leaves_no_half_line_and_saves_what_was_not_written(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     book = Journal(tmp_path)
-    monkeypatch.setattr(os, "write", write_until_full)
-    book.append(answer("q7"))
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "write", write_until_full)
+        book.append(answer("q7"))
     with pytest.raises(OpenEQAError, match=r"No space left on device.*what is in the journal"):
         await book.sync()
     book.append(answer("q8"))
-    monkeypatch.undo()
-    monkeypatch.setattr("tempfile.tempdir", str(rescue))
     await book.close()
     assert (tmp_path / "journal.jsonl").read_bytes() == before
     saved = next(rescue.iterdir()).read_bytes()
     assert [json.loads(line)["case"] for line in saved.splitlines()] == ["q7", "q8"]
     assert "append that file to the journal" in caplog.text
+
+
+async def test_a_line_survives_a_kill_before_anybody_waited_for_it(tmp_path: Path) -> None:
+    book = Journal(tmp_path)
+    book.identify(IDENTITY, "0.1")
+    book.append(answer("q1"))
+    assert "q1" in journal.read(tmp_path).entries
+    await book.close()
 
 
 async def test_lines_of_many_tasks_are_on_the_disk_when_sync_returns(tmp_path: Path) -> None:

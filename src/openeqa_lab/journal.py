@@ -220,8 +220,7 @@ def _fold(lines: Iterable[tuple[bytes, Line]], path: Path) -> Content:
 class Journal:
     """A run folder's journal, locked and open for appending.
 
-    Lines are written in groups and fsynced off the event loop: `append` returns at once, `sync`
-    once everything appended before it is on the disk.
+    `append` writes at once, `sync` returns when everything appended before it is on the disk.
 
     Args:
         folder: The run folder; made if it is not there. A second run in it is refused.
@@ -229,10 +228,9 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE_NAME
-        self._pending: list[bytes] = []
-        self._appended = 0
-        self._synced = 0
-        self._writing: asyncio.Task[None] | None = None
+        self._synced = 0  # bytes known to be on the disk
+        self._syncing: asyncio.Task[None] | None = None
+        self._unwritten: list[bytes] = []
         self._broken: OpenEQAError | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -270,7 +268,7 @@ class Journal:
         if whole != data:
             write_whole(self.path, whole)
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        self._size = os.fstat(self._file).st_size
+        self._size = self._synced = os.fstat(self._file).st_size
         return content
 
     def identify(self, identity: Mapping[str, object], version: str) -> None:
@@ -313,67 +311,70 @@ class Journal:
         return taken
 
     def append(self, line: Line) -> None:
-        """Hand a line over for writing; `sync` waits for it. Needs a running event loop."""
-        self._pending.append(_adapter().dump_json(line) + b"\n")
-        self._appended += 1
-        self._start_writing()
+        """Hand a line to the system, so that a kill of this process cannot take it any more.
 
-    async def sync(self) -> None:
-        """Return once all that was appended so far is on the disk.
-
-        Raises:
-            OpenEQAError: It cannot be written (a full disk); names where the lines were saved.
+        A power cut still can until `sync` has returned. What cannot be written is kept for
+        `close`, and `sync` raises.
         """
-        goal = self._appended
-        while self._synced < goal:
-            if self._broken:
-                raise self._broken
-            await asyncio.shield(self._start_writing())
-
-    def _start_writing(self) -> asyncio.Task[None]:
-        if self._writing is None or self._writing.done():
-            self._writing = asyncio.get_running_loop().create_task(self._write())
-        return self._writing
-
-    async def _write(self) -> None:
-        while self._pending and self._broken is None:
-            lines, self._pending = self._pending, []
+        data = _adapter().dump_json(line) + b"\n"
+        if self._broken is None:
             try:
-                await asyncio.to_thread(self._write_through, b"".join(lines))
+                self._write(data)
             except OSError as error:
-                self._pending = lines + self._pending
-                self._broken = OpenEQAError(
-                    f"cannot write {self.path}: {error.strerror}. Make room and start the same "
-                    "command again: what is in the journal is kept"
-                )
-                return
-            self._synced += len(lines)
+                os.ftruncate(self._file, self._size)  # no half line stays behind
+                self._break(error)
+        if self._broken is not None:
+            self._unwritten.append(data)
 
-    def _write_through(self, data: bytes) -> None:
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(self._file, view) :]
-            os.fsync(self._file)
-        except OSError:
-            os.ftruncate(self._file, self._size)  # no half line stays behind
-            raise
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._file, view) :]
         self._size += len(data)
 
+    def _break(self, error: OSError) -> None:
+        self._broken = OpenEQAError(
+            f"cannot write {self.path}: {error.strerror}. Make room and start the same command "
+            "again: what is in the journal is kept"
+        )
+
+    async def sync(self) -> None:
+        """Return once all that was appended so far is on the disk; waiting tasks share an fsync.
+
+        Raises:
+            OpenEQAError: A line could not be written (a full disk).
+        """
+        goal = self._size
+        while self._broken is None and self._synced < goal:
+            if self._syncing is None or self._syncing.done():
+                self._syncing = asyncio.get_running_loop().create_task(self._fsync())
+            await asyncio.shield(self._syncing)
+        if self._broken is not None:
+            raise self._broken
+
+    async def _fsync(self) -> None:
+        size = self._size
+        try:
+            await asyncio.to_thread(os.fsync, self._file)
+        except OSError as error:
+            self._break(error)
+        else:
+            self._synced = size
+
     async def close(self) -> None:
-        """Write what is pending and unlock; never raises for a full disk, but rescues the lines."""
+        """Sync and unlock; never raises for a full disk, but saves the lines elsewhere."""
         try:
             with contextlib.suppress(OpenEQAError):
                 await self.sync()
-            if self._pending:
+            if self._unwritten:
                 with tempfile.NamedTemporaryFile(
                     prefix="openeqa-journal-", suffix=".jsonl", delete=False
                 ) as rescue:
-                    rescue.write(b"".join(self._pending))
+                    rescue.write(b"".join(self._unwritten))
                 log.error(
                     "%d journal line(s) could not be written to %s and were saved in %s: append "
                     "that file to the journal before the next start",
-                    len(self._pending), self.path, rescue.name,
+                    len(self._unwritten), self.path, rescue.name,
                 )  # fmt: skip
         finally:
             os.close(self._file)
