@@ -12,6 +12,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from openeqa_lab.data.case import Case, Question
+from openeqa_lab.data.datasets import Dataset
 from openeqa_lab.data.episode import Image
 from openeqa_lab.errors import CallError, CaseError, OpenEQAError, UnparsedError
 from openeqa_lab.judges.llm_match import LLMMatch
@@ -59,7 +60,7 @@ def judge_of(llm: Any, **knobs: Any) -> LLMMatch:
         "prompts_dir": None,
         "parser": Robust(),
         "extra_style": "lines",
-        "trim": False,
+        "texts": "clean",
         "system": "",
         "reasks": 1,
     }
@@ -282,7 +283,7 @@ def test_knobs_that_cannot_work_are_refused(knobs: dict[str, Any], message: str)
         {"template_extra": None},
         {"extra_style": "python_list"},
         {"system": "Be strict."},
-        {"trim": True},
+        {"texts": "upstream"},
         {"reasks": 0},
         {"parser": Robust(tag="Mark")},
     ],
@@ -433,3 +434,24 @@ async def test_profiles_read_replies_by_their_own_formulas(
             verdict = await judge.judge(CASE, Answer("desk"))
             assert (verdict.mark, verdict.score) == (mark, (mark - 1) / 4)
             assert verdict.raw == reply
+
+
+async def test_every_official_prompt_of_the_upstream_profile_is_upstreams_own(
+    shared: Path,
+) -> None:
+    texts = {name: (shared / f"data/openeqa/prompts/{name}.txt").read_text().strip() for name in
+             ("mmbench", "mmbench-extra")}  # fmt: skip
+    path = shared / "data/openeqa/open-eqa-v0.json"
+    llm = EchoLLM(lambda _: "Your mark: 3")
+    judge = judge_of(
+        llm, template="mmbench", template_extra="mmbench-extra", extra_style="python_list",
+        prompts_dir=str(shared / "data/openeqa/prompts"), texts="upstream",
+    )  # fmt: skip
+    rows = json.loads(path.read_text())
+    for row, case in zip(rows, Dataset(path), strict=True):
+        await judge.judge(case, Answer("It is on the left. I thin"))
+        name = "mmbench-extra" if "extra_answers" in row else "mmbench"
+        values = {key: str(row.get(key)) for key in ("question", "answer", "extra_answers")}
+        assert llm.calls.pop()[1] == [
+            texts[name].format(**values, prediction="It is on the left.")
+        ], row["question_id"]

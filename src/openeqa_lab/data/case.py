@@ -14,6 +14,15 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
+class Verbatim:
+    """A case's texts letter for letter as in its file, as upstream's evaluator shows them."""
+
+    question: str
+    answer: str
+    extra_answers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """One row of a benchmark, with its answers: for referees (judges, metrics, reports) only.
 
@@ -24,6 +33,8 @@ class Case:
         category: The benchmark's own word, such as ``object localization``.
         episode: The full ``split/episode`` key; the numeric prefix alone is not unique.
         extra_answers: Further right answers, without blanks and repeats of `answer`.
+        verbatim: The texts before white space, blanks and repeats were taken out, where that
+            changed them.
     """
 
     id: str
@@ -32,6 +43,7 @@ class Case:
     category: str
     episode: str
     extra_answers: tuple[str, ...] = ()
+    verbatim: Verbatim | None = None
 
     @property
     def split(self) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from openeqa_lab.data.case import Case, Question
+from openeqa_lab.data.case import Case, Question, Verbatim
 from openeqa_lab.errors import OpenEQAError
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -186,19 +186,26 @@ def _case(
     question_id = _text(where, id_field, value) if id_field else str(number - 1)
     where = f"{where} (id {question_id!r})"
     texts = {}
+    written = {}
     for field in ("question", "answer", "category", "episode_history"):
         name, value = _first(row, aliases[field])
         texts[field] = _text(where, name, value) if name else ""
+        written[field] = str(value)
         if not name and field in ("question", "answer"):
             raise OpenEQAError(_lacking(where, field, row, aliases[field]))
     name, value = _first(row, aliases["extra_answers"])
+    extra = _extra_answers(where, name, value, texts["answer"]) if name else ()
+    listed = tuple(map(str, value)) if isinstance(value, list) else extra
+    verbatim = Verbatim(written["question"], written["answer"], listed)
+    clean = Verbatim(texts["question"], texts["answer"], extra)
     case = Case(
         question_id,
         Question(question_id, texts["question"]),
         texts["answer"],
         texts["category"],
         texts["episode_history"].rstrip("/") or question_id,
-        _extra_answers(where, name, value, texts["answer"]) if name else (),
+        extra,
+        None if verbatim == clean else verbatim,
     )
     return case, id_field
 

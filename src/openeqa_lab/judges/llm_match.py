@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Literal
 
-from openeqa_lab.data.case import Case
+from openeqa_lab.data.case import Case, Verbatim
 from openeqa_lab.errors import CallError, CaseError, OpenEQAError, UnparsedError
 from openeqa_lab.judges.parsers import MarkParser
 from openeqa_lab.llm import LLM, Completion
@@ -30,7 +30,9 @@ class LLMMatch:
         parser: Reads the mark; also knows the scale. Another scale than 1-5 gives scores alone.
         extra_style: ``python_list`` shows extra answers as Python prints a list, as upstream does;
             ``lines`` one a line.
-        trim: Cut the prediction after its last full stop, as upstream does (`1.5 meters`: `1.`).
+        texts: ``clean`` shows texts without outer white space and empty or repeated extra answers;
+            ``upstream`` as upstream's evaluator shows them, letter for letter from the file, and
+            the prediction cut after its last full stop (`1.5 meters` becomes `1.`).
         system: The system message; empty for none.
         reasks: Further calls when a reply is empty or holds no mark, with a reminder of the form
             added to the prompt and the same settings.
@@ -45,12 +47,14 @@ class LLMMatch:
         prompts_dir: str | None,
         parser: MarkParser,
         extra_style: ExtraStyle,
-        trim: bool,
+        texts: Literal["clean", "upstream"],
         system: str,
         reasks: int,
     ) -> None:
         if reasks < 0:
             raise OpenEQAError(f"judge.reasks is {reasks}: it must be 0 or more")
+        if texts not in ("clean", "upstream"):
+            raise OpenEQAError(f"judge.texts is '{texts}': it must be clean or upstream")
         if extra_style not in ("python_list", "lines"):
             raise OpenEQAError(
                 f"judge.extra_style is '{extra_style}': it must be python_list or lines"
@@ -63,7 +67,7 @@ class LLMMatch:
             None if template_extra is None else _load(template_extra, prompts_dir, extra=True)
         )
         self._extra_style = extra_style
-        self._trim = trim
+        self._texts = texts
         self._system = system
         self._reasks = reasks
         self._reminder = load("reask")
@@ -83,7 +87,7 @@ class LLMMatch:
             "template_extra": None if extra is None else extra.sha256,
             "extra_style": None if extra is None else self._extra_style,
             "system": hashlib.sha256(self._system.encode()).hexdigest() if self._system else None,
-            "trim": self._trim,
+            "texts": self._texts,
             "reasks": self._reasks,
             "reminder": self._reminder.sha256 if self._reasks else None,
             "parser": dict(self._parser.identity),
@@ -118,14 +122,19 @@ class LLMMatch:
         raise self._unusable(case, reply, usage)
 
     def _prompt(self, case: Case, answer: Answer) -> str:
-        prediction = _after_last_stop(answer.text) if self._trim else answer.text
-        values = {"question": case.question.text, "answer": case.answer, "prediction": prediction}
-        if self._template_extra is None or not case.extra_answers:
+        shown, prediction = (
+            Verbatim(case.question.text, case.answer, case.extra_answers),
+            answer.text,
+        )
+        if self._texts == "upstream":
+            shown, prediction = case.verbatim or shown, _after_last_stop(prediction)
+        values = {"question": shown.question, "answer": shown.answer, "prediction": prediction}
+        if self._template_extra is None or not shown.extra_answers:
             return self._template.fill(values)
         if self._extra_style == "python_list":
-            values["extra_answers"] = str(list(case.extra_answers))
+            values["extra_answers"] = str(list(shown.extra_answers))
         else:
-            values["extra_answers"] = "\n".join(f"- {text}" for text in case.extra_answers)
+            values["extra_answers"] = "\n".join(f"- {text}" for text in shown.extra_answers)
         return self._template_extra.fill(values)
 
     def _reminded(self) -> str:
