@@ -17,7 +17,7 @@ def repository() -> Path:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """Official questions, prompts, a real episode and public bug reports, where they are at hand."""
+    """Official questions, prompts, an episode and public bug reports, where they are at hand."""
     folder = ROOT.parent / "shared"
     if not (folder / "data").is_dir():
         pytest.skip("needs the folder ../shared with official data, which is not part of a clone")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from openeqa_lab import journal
 from openeqa_lab.data.case import Case, Question
 from openeqa_lab.data.datasets import Dataset
 from openeqa_lab.data.episode import EpisodeSource, Frame, Unseen
 from openeqa_lab.data.recorded import Recorded
+from openeqa_lab.entries import read_journal
 from openeqa_lab.errors import CallError, OpenEQAError, UnparsedError
 from openeqa_lab.evaluation import Evaluation
 from openeqa_lab.metrics.scores import Score
@@ -228,7 +228,7 @@ async def test_a_fault_that_all_calls_share_ends_the_run_and_keeps_what_was_done
 async def test_an_unforeseen_error_stops_the_run_with_its_own_traceback(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         await evaluation(tmp_path, Oracle({"q2": ZeroDivisionError("bug")}), concurrency=1).run()
-    entries = journal.read(tmp_path / "run").entries
+    entries = read_journal(tmp_path / "run").entries
     assert {case for case, entry in entries.items() if entry.result} == {"q0", "q1"}
 
 
@@ -237,7 +237,7 @@ async def test_an_answer_is_on_the_disk_while_its_judge_is_still_thinking(tmp_pa
 
     async def look(case: Case) -> None:
         await asyncio.sleep(0.2)
-        assert isinstance(journal.read(run).entries[case.id].result, Answer)
+        assert isinstance(read_journal(run).entries[case.id].result, Answer)
 
     marker.before = look
     await evaluation(tmp_path, Oracle(), marker).run()
@@ -272,7 +272,7 @@ async def test_frames_are_shown_in_order_and_journaled_with_their_digests(tmp_pa
         write_frames(tmp_path / "frames" / episode, 9)
     oracle = Oracle()
     await evaluation(tmp_path, oracle, episodes=Recorded(tmp_path / "frames"), k=3).run()
-    entry = journal.read(tmp_path / "run").entries["q0"]
+    entry = read_journal(tmp_path / "run").entries["q0"]
     assert [shown.index for shown in entry.shown] == [0, 4, 8]
     assert all(shown.sha256 and len(shown.sha256) == 64 for shown in entry.shown)
     assert entry.shown[1].path.endswith("hm3d-v0/000-a/00004-rgb.png")
@@ -324,7 +324,7 @@ async def test_two_metrics_with_one_key_are_refused(tmp_path: Path) -> None:
 async def test_a_failure_record_keeps_what_was_said_and_paid(tmp_path: Path) -> None:
     unparsed = UnparsedError("no mark", raw="I like it", usage=Usage(2, dollars=0.004))
     await evaluation(tmp_path, Oracle(), Marker(fails={"q2": unparsed})).run()
-    (failure,) = journal.read(tmp_path / "run").entries["q2"].verdicts.values()
+    (failure,) = read_journal(tmp_path / "run").entries["q2"].verdicts.values()
     assert failure == Failure("judge", "unparsed", "no mark", "I like it", Usage(2, dollars=0.004))
 
 

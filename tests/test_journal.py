@@ -10,17 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from openeqa_lab import journal
-from openeqa_lab.errors import OpenEQAError
-from openeqa_lab.journal import (
+from openeqa_lab.entries import (
     AnswerLine,
     Entry,
     FailureLine,
-    Journal,
     JudgeLine,
     Line,
     VerdictLine,
+    differences,
+    read_journal,
 )
+from openeqa_lab.errors import OpenEQAError
+from openeqa_lab.journal import Journal
 from openeqa_lab.records import Answer, EpisodeTrace, Failure, Shown, Usage, Verdict
 
 IDENTITY = {"reasoner": {"model": "echo", "temperature": 0.2}, "sampler": {"k": 5}}
@@ -63,7 +64,7 @@ LINES = (
 
 async def test_what_is_written_reads_back(tmp_path: Path) -> None:
     await write(tmp_path, *LINES)
-    content = journal.read(tmp_path)
+    content = read_journal(tmp_path)
     assert content.identity == IDENTITY
     assert content.judges == {"j1": {"name": "exact"}}
     assert content.entries["q1"].result == LINES[1].answer  # type: ignore[union-attr]
@@ -90,7 +91,7 @@ async def test_a_journal_cut_at_any_byte_keeps_every_whole_line_and_is_whole_aga
         lines = [json.loads(line) for line in after.splitlines()]
         assert lines[0]["type"] == "identity"
         assert len(lines) == max(kept, 1) + 1, f"cut at byte {cut}"
-        assert "q9" in journal.read(folder).entries
+        assert "q9" in read_journal(folder).entries
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ async def test_a_damaged_journal_loses_only_what_the_damage_took(
     for start in range(3):  # the first start after the damage, and two more
         await write(tmp_path, answer(f"new-{start}"))
     assert all(json.loads(line) for line in path.read_bytes().splitlines())
-    entries = journal.read(tmp_path).entries
+    entries = read_journal(tmp_path).entries
     answered = {case for case, entry in entries.items() if entry.result is not None}
     assert answered == {"q1", "q2", "q3"} - lost | {"new-0", "new-1", "new-2"}
 
@@ -169,12 +170,12 @@ async def test_a_journal_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     path.write_text(path.read_text().replace('"format":1', '"format":99'))
     with pytest.raises(OpenEQAError, match=r"newer version.*format 99.*update"):
-        journal.read(path)
+        read_journal(path)
 
 
 def test_reading_a_folder_without_a_journal_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OpenEQAError, match="no journal can be read at"):
-        journal.read(tmp_path)
+        read_journal(tmp_path)
 
 
 def test_an_output_dir_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
@@ -253,7 +254,7 @@ async def test_a_line_survives_a_kill_before_anybody_waited_for_it(tmp_path: Pat
     book = Journal(tmp_path)
     book.identify(IDENTITY, "0.1")
     book.append(answer("q1"))
-    assert "q1" in journal.read(tmp_path).entries
+    assert "q1" in read_journal(tmp_path).entries
     await book.close()
 
 
@@ -269,13 +270,13 @@ async def test_lines_of_many_tasks_are_on_the_disk_when_sync_returns(tmp_path: P
 
     await asyncio.gather(*(one(number) for number in range(50)))
     await book.close()
-    assert len(journal.read(tmp_path).entries) == 50
+    assert len(read_journal(tmp_path).entries) == 50
 
 
 def test_differences_name_nested_settings() -> None:
     old = {"a": {"b": 1, "c": [1, 2]}, "d": None}
     new = {"a": {"b": 2, "c": [1, 2]}, "e": {}}
-    assert journal.differences(old, new) == [
+    assert differences(old, new) == [
         "a.b: 1 -> 2", "d: null -> not set", "e: not set -> {}",
     ]  # fmt: skip
-    assert journal.differences(old, old) == []
+    assert differences(old, old) == []

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from openeqa_lab import journal
+from openeqa_lab.entries import read_journal
 
 # A reasoner and a judge from another package, as a user would write them: they note each call.
 OWN_PACKAGE = """
@@ -146,7 +146,7 @@ def test_ctrl_c_ends_the_calls_in_flight_and_writes_a_partial_report(place: Path
     report = json.loads((place / "run" / "report.json").read_text())
     assert report["state"] == "stopped"
     calls = Counter((place / "calls.txt").read_text().split("\n"))
-    answered = journal.read(place / "run").entries
+    answered = read_journal(place / "run").entries
     assert sum(line.startswith("answer") for line in calls) == len(answered)
     code, out, _ = run(place, *OWN, "output_dir=run")
     assert code == 0
@@ -179,7 +179,7 @@ def test_twenty_random_kills_lose_nothing_and_repeat_only_calls_in_flight(place:
     assert code == 0, err
     assert "150 of 150 judged" in out
     assert kills == 20, "the run ended before it was killed often enough"
-    calm, killed = (journal.read(place / name).entries for name in ("calm", "killed"))
+    calm, killed = (read_journal(place / name).entries for name in ("calm", "killed"))
     assert sorted(calm) == sorted(killed)
     for case, entry in calm.items():
         assert [entry.result, entry.trace, entry.shown, entry.verdicts] == [

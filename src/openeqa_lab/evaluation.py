@@ -14,13 +14,23 @@ from platform import python_version
 
 import yaml
 
-from openeqa_lab import journal, report
+from openeqa_lab import report
 from openeqa_lab.concurrency import stop_on_signals, work_through
 from openeqa_lab.data.case import Case
 from openeqa_lab.data.datasets import Dataset
 from openeqa_lab.data.episode import Episode, EpisodeSource, Frame, Unseen
+from openeqa_lab.entries import (
+    FILE_NAME,
+    AnswerLine,
+    Entry,
+    FailureLine,
+    JudgeLine,
+    VerdictLine,
+    digest,
+    read_journal,
+)
 from openeqa_lab.errors import CallError, CaseError, FrameError, OpenEQAError
-from openeqa_lab.journal import AnswerLine, Entry, FailureLine, Journal, JudgeLine, VerdictLine
+from openeqa_lab.journal import Journal, write_whole
 from openeqa_lab.judges import Judge
 from openeqa_lab.loggers import Logger, RunInfo, guarded
 from openeqa_lab.metrics import Estimate, Metric
@@ -130,7 +140,7 @@ class Evaluation:
         self.coverage = coverage
         self.answer_identity = answer_identity(dataset, episodes, sampler, reasoner)
         self.judge_identity = _plain(judge.identity)
-        self.judge_hash = journal.digest(self.judge_identity)
+        self.judge_hash = digest(self.judge_identity)
 
     async def run(
         self,
@@ -174,7 +184,7 @@ class Evaluation:
     async def _run(self, book: Journal, info: RunInfo, reask: Collection[AnswerStatus]) -> Report:
         started, entries = datetime.now().astimezone(), book.content.entries
         settings = yaml.safe_dump(info.config, sort_keys=False, allow_unicode=True)
-        journal.write_whole(self.output_dir / "config.yaml", settings.encode())
+        write_whole(self.output_dir / "config.yaml", settings.encode())
         if self.judge_hash not in book.content.judges:
             book.append(JudgeLine(self.judge_hash, self.judge_identity))
         todo = [record.case for record in self.records(entries) if _waits(record, reask)]
@@ -236,8 +246,8 @@ class Evaluation:
 
     async def plan(self) -> Plan:
         """What `run` would do: opens every asked episode, decodes nothing, asks nobody."""
-        path = self.output_dir / journal.FILE_NAME
-        entries = journal.read(path).entries if path.exists() else {}
+        path = self.output_dir / FILE_NAME
+        entries = read_journal(path).entries if path.exists() else {}
         records = self.records(entries)
         asked = [record.case for record in records if record.answer is None]
         missing: dict[str, str] = {}

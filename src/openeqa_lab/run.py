@@ -67,8 +67,8 @@ def _run(composed: DictConfig) -> None:
 
 def _evaluation(settings: dict[str, object], coverage: float) -> Evaluation:
     """The evaluation that a config describes; the heavy imports happen here, not for --help."""
+    from openeqa_lab.entries import digest
     from openeqa_lab.evaluation import Evaluation, answer_identity
-    from openeqa_lab.journal import digest
 
     parts = {name: config.build(settings[name], name) for name in PARTS}
     limits = config.limits(settings)
@@ -116,7 +116,7 @@ def _wording(plan: Plan, folder: Path) -> str:
 
 def _summary(report: Report) -> str:
     """The headline in a line or two, for a terminal."""
-    from openeqa_lab.report_markdown import headlines
+    from openeqa_lab.report.page import headlines
 
     counts = report.counts
     lines = []

@@ -10,8 +10,9 @@ import pytest
 
 from openeqa_lab.data.case import Question
 from openeqa_lab.data.datasets import Dataset
+from openeqa_lab.entries import AnswerLine, FailureLine, VerdictLine
 from openeqa_lab.errors import CaseError, OpenEQAError
-from openeqa_lab.journal import AnswerLine, FailureLine, Journal, VerdictLine
+from openeqa_lab.journal import Journal
 from openeqa_lab.reasoners.replay import Replay
 from openeqa_lab.records import Answer, EpisodeTrace, Failure, Usage, Verdict
 from openeqa_lab.testing import check_reasoner

@@ -7,11 +7,11 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from openeqa_lab import journal
 from openeqa_lab.data.case import Question
 from openeqa_lab.data.datasets import Dataset
 from openeqa_lab.data.episode import Frame
 from openeqa_lab.data.questions import decode_text, near, parse_json, read_bytes
+from openeqa_lab.entries import read_journal
 from openeqa_lab.errors import CaseError, OpenEQAError
 from openeqa_lab.records import Answer, Failure
 
@@ -48,7 +48,7 @@ class Replay:
             raise OpenEQAError("reasoner.path is not set: name a run folder or a prediction file")
         self._path = Path(path)
         if self._path.is_dir() or self._path.suffix == ".jsonl":
-            entries = journal.read(self._path).entries
+            entries = read_journal(self._path).entries
             self._results = {id_: each.result for id_, each in entries.items() if each.result}
         else:
             self._results = dict(_predictions(self._path, id_field, answer_field))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from openeqa_lab.metrics import Estimate
 from openeqa_lab.records import Record
-from openeqa_lab.report_markdown import headlines
+from openeqa_lab.report.page import headlines
 
 if TYPE_CHECKING:
     from openeqa_lab.report import Report

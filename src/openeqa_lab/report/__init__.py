@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from openeqa_lab import journal, tally
 from openeqa_lab.errors import OpenEQAError
+from openeqa_lab.journal import write_whole
 from openeqa_lab.metrics import Estimate
 from openeqa_lab.records import Record
-from openeqa_lab.report_markdown import to_markdown
-from openeqa_lab.tally import Costs, Counts
+from openeqa_lab.report import tally
+from openeqa_lab.report.page import to_markdown
+from openeqa_lab.report.tally import Costs, Counts
 
 SCHEMA_VERSION = 1
 
@@ -133,7 +134,7 @@ def _put(path: Path, text: str | None) -> None:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         # A lone surrogate, which UTF-8 has no bytes for, becomes its JSON escape.
-        journal.write_whole(path, text.encode("utf-8", "backslashreplace"))
+        write_whole(path, text.encode("utf-8", "backslashreplace"))
     except OSError as error:
         with contextlib.suppress(OSError):
             path.with_name(path.name + ".new").unlink()

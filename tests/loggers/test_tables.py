@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from openeqa_lab.data.case import Case, Question
+from openeqa_lab.loggers.tables import COLUMNS, breakdowns, row, text
 from openeqa_lab.metrics import Estimate
 from openeqa_lab.records import Answer, Failure, Record, Verdict
-from openeqa_lab.tables import COLUMNS, breakdowns, row, text
 
 CASE = Case("q-1", Question("q-1", "What?"), "a chair", "spatial", "hm3d-v0/000")
 ANSWER = Answer("a \ud83d chair")

@@ -10,7 +10,7 @@ import pytest
 
 from openeqa_lab.data.episode import Frame, Image, RawFrame
 from openeqa_lab.errors import FrameError
-from openeqa_lab.images_once import PreparedOnce
+from openeqa_lab.images.once import PreparedOnce
 
 
 class Source:

@@ -13,7 +13,7 @@ from PIL import ImageFile, ImageOps, UnidentifiedImageError
 
 from openeqa_lab.data.episode import Frame, Image, RawFrame
 from openeqa_lab.errors import FrameError, OpenEQAError
-from openeqa_lab.images_once import PreparedOnce
+from openeqa_lab.images.once import PreparedOnce
 
 if TYPE_CHECKING:
     import numpy as np

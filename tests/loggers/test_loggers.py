@@ -17,11 +17,13 @@ from PIL import Image
 
 from openeqa_lab.data.case import Case, Question
 from openeqa_lab.errors import OpenEQAError
-from openeqa_lab.loggers import Jsonl, RunInfo, Wandb, guarded
+from openeqa_lab.loggers import RunInfo, guarded
+from openeqa_lab.loggers.jsonl import Jsonl
+from openeqa_lab.loggers.tables import COLUMNS
+from openeqa_lab.loggers.wandb import Wandb
 from openeqa_lab.metrics import Estimate
 from openeqa_lab.records import Answer, EpisodeTrace, Failure, Record, Shown, Verdict
 from openeqa_lab.report import Report, Timing, build
-from openeqa_lab.tables import COLUMNS
 
 IDENTITY = {"answer": {"sampler": {"name": "linspace", "k": 50}}, "judge": {"name": "llm_match"}}
 ESTIMATES = {
@@ -490,7 +492,7 @@ def test_a_yaml_file_has_every_knob_with_the_classes_own_value(repository, name,
     node = yaml.safe_load((repository / "conf" / "loggers" / f"{name}.yaml").read_text())
     assert list(node) == [name]
     knobs = node[name]
-    assert knobs.pop("_target_") == f"openeqa_lab.loggers.{target.__name__}"
+    assert knobs.pop("_target_") == f"openeqa_lab.loggers.{name}.{target.__name__}"
     defaults = {key: p.default for key, p in inspect.signature(target).parameters.items()}
     if name == "wandb":
         assert knobs.pop("frames_root") == "${data_dir}/frames"

@@ -1,139 +1,22 @@
-"""Who is told how a run goes: a file of events, Weights & Biases, or a logger of one's own."""
+"""A run at Weights & Biases."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
-import logging
 import math
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
-from openeqa_lab import tables
 from openeqa_lab.errors import OpenEQAError
+from openeqa_lab.loggers import RunInfo, tables
 from openeqa_lab.records import Record
-from openeqa_lab.report import Report, to_plain
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class RunInfo:
-    """What a logger is told when a run starts.
-
-    Args:
-        name: The run's name.
-        group: What gathers the runs of a sweep, None outside one.
-        output_dir: The run folder; a logger's files go there.
-        config: Settings, as JSON values; never a key.
-        identity: Those that can change a number, under ``answer`` and ``judge``.
-    """
-
-    name: str
-    group: str | None
-    output_dir: Path
-    config: Mapping[str, object]
-    identity: Mapping[str, object] = field(default_factory=dict)
-
-
-class Logger(Protocol):
-    """Is told how a run goes.
-
-    `start` comes first and once, `log` after each case, `finish` last and once, also for a run
-    that was stopped. All are called from one thread, and hold the run up as long as they take. One
-    object may be used for several runs, one after the other. A logger that raises is warned about
-    and not called again in this run; it never ends one, so it needs no error handling of its own.
-    """
-
-    def start(self, run: RunInfo, /) -> None:
-        """A run starts, or goes on in a folder where it was started before."""
-        ...
-
-    def log(self, values: Mapping[str, float], step: int, /) -> None:
-        """How far it has come; `step` counts finished cases and does not go back."""
-        ...
-
-    def finish(self, report: Report, records: Sequence[Record], /) -> None:
-        """The run has ended; its report is on the disk. Let go of everything."""
-        ...
-
-
-def guarded(loggers: Mapping[str, Logger]) -> Logger:
-    """One logger that tells all of these; one that raises is warned about and left out."""
-    return _Guarded(loggers)
-
-
-class _Guarded:
-    def __init__(self, loggers: Mapping[str, Logger]) -> None:
-        self._loggers = dict(loggers)
-
-    def start(self, run: RunInfo, /) -> None:
-        self._tell(lambda logger: logger.start(run))
-
-    def log(self, values: Mapping[str, float], step: int, /) -> None:
-        self._tell(lambda logger: logger.log(values, step))
-
-    def finish(self, report: Report, records: Sequence[Record], /) -> None:
-        self._tell(lambda logger: logger.finish(report, records))
-
-    def _tell(self, message: Callable[[Logger], None]) -> None:
-        for name, logger in list(self._loggers.items()):
-            try:
-                message(logger)
-            # A logger is others' code on others' servers and may raise anything. By then calls
-            # have been paid for, and no entry in a log is worth ending a run for: the one place
-            # where every exception is caught. Ctrl-C is none of them.
-            except Exception as error:  # noqa: BLE001
-                del self._loggers[name]
-                said = (str(error).strip() or "no message").splitlines()[0]
-                log.warning(
-                    "logger %s failed and is switched off, the run goes on: %s: %s",
-                    name, type(error).__name__, said,
-                )  # fmt: skip
-
-
-class Jsonl:
-    """Appends what it is told to `<output_dir>/log.jsonl`, an event a line with its time."""
-
-    def __init__(self) -> None:
-        self._path: Path | None = None
-
-    def start(self, run: RunInfo, /) -> None:
-        """Note name, group and settings."""
-        run.output_dir.mkdir(parents=True, exist_ok=True)
-        self._path = run.output_dir / "log.jsonl"
-        about = {"name": run.name, "group": run.group, "config": run.config}
-        self._append({"event": "start", **about})
-
-    def log(self, values: Mapping[str, float], step: int, /) -> None:
-        """Note how far it has come."""
-        self._append({"event": "log", "step": step, "values": to_plain(values, "values")})
-
-    def finish(self, report: Report, records: Sequence[Record], /) -> None:
-        """Note the figures."""
-        figures = {key: estimate.value for key, estimate in report.estimates.items()}
-        about = {"state": report.state, "cases": len(records), "values": figures}
-        self._append({"event": "finish", **about})
-        self._path = None
-
-    def _append(self, event: Mapping[str, object]) -> None:
-        if self._path is None:
-            raise OpenEQAError("Jsonl was told of a run that it was not told the start of")
-        now = datetime.now().astimezone().isoformat()
-        line = json.dumps({"time": now, **event}).encode() + b"\n"
-        with self._path.open("ab+") as file:
-            if file.seek(0, os.SEEK_END):
-                file.seek(-1, os.SEEK_END)
-                if file.read() != b"\n":  # a kill cut the last line: let it spoil no other
-                    line = b"\n" + line
-            file.write(line)
+from openeqa_lab.report import Report
 
 
 class Wandb:
@@ -253,7 +136,7 @@ class Wandb:
             return list(tables.COLUMNS), rows
         import wandb
 
-        from openeqa_lab.thumbnails import Thumbnails
+        from openeqa_lab.loggers.thumbnails import Thumbnails
 
         thumbnails = Thumbnails(self._frames_root)
         strips = [thumbnails.strip(record) for record in records]

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from openeqa_lab.markdown import clip, escape, number, table
 from openeqa_lab.metrics import Estimate
 from openeqa_lab.records import Record
-from openeqa_lab.tally import Costs, Spending
+from openeqa_lab.report.markdown import clip, escape, number, table
+from openeqa_lab.report.tally import Costs, Spending
 
 if TYPE_CHECKING:
     from openeqa_lab.report import Report

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from markdown_it import MarkdownIt
 
-from openeqa_lab.markdown import clip, escape, number, table
+from openeqa_lab.report.markdown import clip, escape, number, table
 
 HOSTILE = [
     "</script><script>document.title='pwned'</script>",

@@ -1,0 +1,209 @@
+"""What a journal's lines say, and what they fold to.
+
+Lines are ``identity`` (once and first, the settings that can change an answer), ``judge`` (a
+judge's settings and the short hash that its lines carry), ``answer``, ``verdict`` and ``failure``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from openeqa_lab.errors import OpenEQAError
+from openeqa_lab.records import Answer, EpisodeTrace, Failure, Shown, Usage, Verdict
+
+FORMAT = 1
+FILE_NAME = "journal.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityLine:
+    """What can change an answer; the first line of every journal."""
+
+    identity: dict[str, object]
+    version: str = ""
+    format: int = FORMAT
+    type: Literal["identity"] = "identity"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeLine:
+    """What can change a mark, and the hash that this judge's lines carry."""
+
+    judge: str
+    identity: dict[str, object]
+    type: Literal["judge"] = "judge"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLine:
+    """A paid answer with the frames it was given for."""
+
+    case: str
+    answer: Answer
+    trace: EpisodeTrace
+    shown: tuple[Shown, ...] = ()
+    type: Literal["answer"] = "answer"
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictLine:
+    """A judge's verdict on the latest answer above it."""
+
+    case: str
+    judge: str
+    verdict: Verdict
+    type: Literal["verdict"] = "verdict"
+
+
+@dataclass(frozen=True, slots=True)
+class FailureLine:
+    """What could not be done; `judge` is empty unless a judgement failed."""
+
+    case: str
+    failure: Failure
+    judge: str = ""
+    type: Literal["failure"] = "failure"
+
+
+Line = IdentityLine | JudgeLine | AnswerLine | VerdictLine | FailureLine
+
+
+@cache
+def adapter() -> TypeAdapter[Line]:
+    """Between lines and their JSON, built when it is first used."""
+    return TypeAdapter(Annotated[Line, Field(discriminator="type")])
+
+
+@dataclass(slots=True)
+class Entry:
+    """What a journal knows of one case.
+
+    `verdicts` are the judgements of the latest answer, by judge hash. `earlier` is what attempts
+    cost that were replaced, by judge hash, those at an answer under the empty one.
+    """
+
+    result: Answer | Failure | None = None
+    trace: EpisodeTrace | None = None
+    shown: tuple[Shown, ...] = ()
+    verdicts: dict[str, Verdict | Failure] = field(default_factory=dict)
+    earlier: dict[str, Usage] = field(default_factory=dict)
+
+    def add(self, line: AnswerLine | VerdictLine | FailureLine) -> None:
+        """Fold one more line in: the latest success wins, a failure never replaces one."""
+        if isinstance(line, AnswerLine):
+            self._replaced("", self.result)
+            for judge, verdict in self.verdicts.items():
+                self._replaced(judge, verdict)
+            self.verdicts.clear()
+            self.result, self.trace, self.shown = line.answer, line.trace, line.shown
+        elif isinstance(line, VerdictLine):
+            self._replaced(line.judge, self.verdicts.get(line.judge))
+            self.verdicts[line.judge] = line.verdict
+        elif line.judge:
+            old = self.verdicts.get(line.judge)
+            keeps = isinstance(old, Verdict)
+            self._replaced(line.judge, line.failure if keeps else old)
+            self.verdicts[line.judge] = old if isinstance(old, Verdict) else line.failure
+        else:
+            old_result = self.result
+            keeps = isinstance(old_result, Answer)
+            self._replaced("", line.failure if keeps else old_result)
+            self.result = old_result if keeps else line.failure
+
+    def _replaced(self, judge: str, old: Answer | Verdict | Failure | None) -> None:
+        if old is not None:
+            self.earlier[judge] = self.earlier.get(judge, Usage()) + old.usage
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A journal as read: identity, judges by hash, and the fold of each case's lines."""
+
+    identity: Mapping[str, object] | None
+    judges: Mapping[str, Mapping[str, object]]
+    entries: dict[str, Entry]
+
+
+def digest(identity: Mapping[str, object]) -> str:
+    """The first eight hex digits of an identity's SHA-256, as folders and verdict lines use it."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def differences(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
+    """The settings that differ, each as ``name: old -> new``, nested names joined by dots."""
+    before, after = dict(_leaves(old)), dict(_leaves(new))
+    names = [*before, *(name for name in after if name not in before)]
+    return [
+        f"{name}: {before.get(name, 'not set')} -> {after.get(name, 'not set')}"
+        for name in names
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _leaves(node: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in node.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", json.dumps(value)
+
+
+def read_journal(path: Path) -> Content:
+    """The fold of a journal file or of a run folder's journal; damaged lines are left out.
+
+    Raises:
+        OpenEQAError: There is no such file, or it is no journal that this version reads.
+    """
+    path = path / FILE_NAME if path.is_dir() else path
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise OpenEQAError(f"no journal can be read at {path}: {error.strerror}") from None
+    return fold(parse(data)[0], path)
+
+
+def parse(data: bytes) -> tuple[list[tuple[bytes, Line]], list[bytes]]:
+    """The whole lines with what they say, and the damaged ones (torn, zeroed, not of ours)."""
+    good: list[tuple[bytes, Line]] = []
+    damaged: list[bytes] = []
+    for raw in data.split(b"\n"):
+        if not raw.strip():
+            continue
+        try:
+            good.append((raw, adapter().validate_json(raw)))
+        except ValidationError:
+            damaged.append(raw)
+    return good, damaged
+
+
+def fold(lines: Iterable[tuple[bytes, Line]], path: Path) -> Content:
+    """What the lines of a journal come to; `path` is for messages."""
+    identity: Mapping[str, object] | None = None
+    judges: dict[str, Mapping[str, object]] = {}
+    entries: dict[str, Entry] = {}
+    for _, line in lines:
+        if isinstance(line, IdentityLine):
+            if line.format > FORMAT:
+                raise OpenEQAError(
+                    f"{path} was written by a newer version ({line.version}, format "
+                    f"{line.format}; this one reads up to {FORMAT}): update openeqa-lab"
+                )
+            identity = identity or line.identity
+        elif isinstance(line, JudgeLine):
+            judges[line.judge] = line.identity
+        elif identity is None:
+            raise OpenEQAError(
+                f"{path} does not begin with an identity line: what its answers were asked with "
+                "is not known. Choose another output_dir; the file stays as it is"
+            )
+        else:
+            entries.setdefault(line.case, Entry()).add(line)
+    return Content(identity, judges, entries)
