@@ -198,6 +198,7 @@ def test_twenty_random_kills_lose_nothing_and_repeat_only_calls_in_flight(place:
         (["sampler.kk=3"], "sampler.kk is no key of this config: did you mean k?"),
         (["+sampler.kk=3"], "sampler.kk is no knob of"),
         (["sampler.k=None"], "sampler.k = 'None'"),
+        (["reasoner=replay"], "reasoner.path must be given: reasoner.path=..."),
         (["sampler=null"], "must be a string or a list"),
         (["reasoner.model=epoch=1-step=2.ckpt"], "quoted twice"),
         (["dataset.path=nowhere.json"], "nowhere.json"),

@@ -65,8 +65,13 @@ def plain(config: DictConfig, known: Sequence[str]) -> dict[str, object]:
         known: The keys that may stand at its root.
 
     Raises:
-        OpenEQAError: Another key stands at the root, which a `+` on the command line lets in.
+        OpenEQAError: A value that has no default is not given, or another key stands at the root,
+            which a `+` on the command line lets in.
     """
+    if unset := sorted(OmegaConf.missing_keys(config)):
+        raise OpenEQAError(
+            f"{' and '.join(unset)} must be given: " + " ".join(f"{key}=..." for key in unset)
+        )
     container = OmegaConf.to_container(config, resolve=True)
     assert isinstance(container, dict)  # noqa: S101 (a DictConfig's container is a dict)
     node = {str(key): value for key, value in container.items()}

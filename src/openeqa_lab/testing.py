@@ -14,14 +14,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from openeqa_lab import report
 from openeqa_lab.data.case import Case, Question
 from openeqa_lab.data.episode import Episode, EpisodeSource, Frame, FrameSource, Image, RawFrame
 from openeqa_lab.errors import CaseError, FrameError
+from openeqa_lab.images import FrameEncoder
 from openeqa_lab.judges import Judge
 from openeqa_lab.llm import LLM, Completion, FinishReason
-from openeqa_lab.metrics import Metric
+from openeqa_lab.loggers import Logger, RunInfo
+from openeqa_lab.metrics import Estimate, Metric
 from openeqa_lab.reasoners import Reasoner
 from openeqa_lab.records import Answer, Failure, Record, Usage, Verdict
+from openeqa_lab.report import Timing
 from openeqa_lab.sampling import Sampler
 
 
@@ -155,6 +159,41 @@ async def check_episode_source(source: EpisodeSource, case: Case) -> None:
     if first.frames:
         raw = first.frames[0].read()
         assert first.frames[0].sha256 == raw.sha256, "a frame that was read must know its digest"
+
+
+async def check_encoder(encoder: FrameEncoder) -> None:
+    """One picture a frame in the order given, never larger than asked, the same every time."""
+    _check_identity(encoder, encoder.identity)
+    frames = tiny_episode(6).frames
+    pictures = list(await encoder.encode(frames))
+    assert len(pictures) == len(frames), f"{len(pictures)} pictures of {len(frames)} frames"
+    for picture in pictures:
+        assert picture.data, "a picture without bytes"
+        assert picture.media_type.startswith("image/"), picture.media_type
+        assert picture.width > 0
+        assert picture.height > 0
+    assert list(await encoder.encode(frames[::-1])) == pictures[::-1], "the order must be kept"
+    both = await asyncio.gather(encoder.encode(frames), encoder.encode(frames[2:4]))
+    assert list(both[1]) == pictures[2:4], "two questions that share frames must see the same"
+    source = frames[0].source
+    assert isinstance(source, TinyFrames)
+    assert len(source.reads) <= len(frames), "a frame was read more than once"
+
+
+def check_logger(logger: Logger, folder: Path) -> None:
+    """A whole run, one that is stopped at once, and one after the other with one object."""
+    record = Record(tiny_case(), result=Answer("red"), verdict=Verdict(1.0, 5))
+    for name, records in (("first", [record, Record(tiny_case(1))]), ("second", [])):
+        info = RunInfo(name, None, folder / name, {"sampler": {"k": 5}}, {"judge": {"name": "x"}})
+        info.output_dir.mkdir(parents=True, exist_ok=True)
+        logger.start(info)
+        logger.log({"done": 1.0, "failed": 0.0}, 1)
+        time = Timing("2026-01-01T00:00:00+00:00", "2026-01-01T00:01:00+00:00", 60.0)
+        made = report.build(
+            records, {"llm_match": Estimate(100.0, count=1)}, name=name, state="complete",
+            identity=info.identity, settings=info.config, versions={}, timing=time,
+        )  # fmt: skip
+        logger.finish(made, records)
 
 
 async def check_llm(llm: LLM) -> None:
