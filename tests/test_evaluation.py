@@ -107,7 +107,7 @@ def evaluation(
         Linspace(k=k),
         reasoner,
         judge or Marker(),
-        {"score": Score(resamples=100, seed=0, confidence=0.95)},
+        {"score": Score(resamples=100, seed=0)},
         {},
         folder / "run",
         concurrency,
@@ -316,7 +316,7 @@ async def test_a_plan_asks_nobody_and_writes_nothing(tmp_path: Path) -> None:
 
 async def test_two_metrics_with_one_key_are_refused(tmp_path: Path) -> None:
     run = evaluation(tmp_path, Oracle())
-    run.metrics = {**run.metrics, "twin": Score(resamples=100, seed=0, confidence=0.95)}
+    run.metrics = {**run.metrics, "twin": Score(resamples=100, seed=0)}
     with pytest.raises(OpenEQAError, match=r"metric twin gives .*coverage"):
         run.estimates([])
 

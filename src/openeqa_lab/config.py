@@ -8,6 +8,7 @@ import math
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_type_hints
@@ -128,7 +129,7 @@ def _faults(node: object, path: str) -> Iterator[str]:
 def _target_faults(node: Node, path: str) -> Iterator[str]:
     target = _locate(str(node["_target_"]), path)
     known = inspect.signature(target).parameters
-    hints = get_type_hints(target.__init__ if inspect.isclass(target) else target)
+    hints = _hints(target)
     given = {key: value for key, value in node.items() if not key.startswith("_")}
     prefix = f"{path}." if path else ""
     for key, value in given.items():
@@ -167,7 +168,7 @@ def _type_fault(value: object, hint: object) -> str | None:
     if isinstance(value, float) and not math.isfinite(value):
         return "a finite number is needed"
     try:
-        adapter: TypeAdapter[object] = TypeAdapter(hint)  # type: ignore[arg-type]
+        adapter = _adapter(hint)
     except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation):
         # the annotation is a protocol: an object is needed, which no plain value is
         return "a group option, or a mapping with a _target_, is needed" if value else None
@@ -176,6 +177,19 @@ def _type_fault(value: object, hint: object) -> str | None:
     except ValidationError as error:
         return "; ".join(dict.fromkeys(fault["msg"] for fault in error.errors()))
     return None
+
+
+@cache
+def _adapter(hint: object) -> TypeAdapter[object]:
+    return TypeAdapter(hint)  # type: ignore[arg-type]
+
+
+def _hints(target: Callable[..., object]) -> Mapping[str, object]:
+    """The annotations of a target's parameters; none where they name what is not imported."""
+    try:
+        return get_type_hints(target.__init__ if inspect.isclass(target) else target)
+    except NameError:
+        return {}
 
 
 def _builds(value: object) -> bool:

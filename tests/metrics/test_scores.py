@@ -16,7 +16,7 @@ from openeqa_lab.metrics.scores import Nodeset, Score, sentinel
 from openeqa_lab.records import Answer, AnswerStatus, Failure, Record, Verdict
 from openeqa_lab.testing import check_metric
 
-SCORE = Score(resamples=2000, seed=1234, confidence=0.95)
+SCORE = Score(resamples=2000, seed=1234)
 UNPARSED = Failure("judge", "unparsed", "no mark")
 TIMEOUT = Failure("answer", "timeout", "too slow")
 
@@ -175,22 +175,16 @@ def test_an_episode_or_category_without_a_name_is_called_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("resamples", "seed", "confidence", "message"),
+    ("resamples", "seed", "message"),
     [
-        (1, 0, 0.95, "score.resamples is 1"),
-        (0, 0, 0.95, "score.resamples is 0"),
-        (10, -1, 0.95, "score.seed is -1"),
-        (10, 0, 0.0, "score.confidence is 0.0"),
-        (10, 0, 1.0, "score.confidence is 1.0"),
-        (10, 0, 95.0, "score.confidence is 95.0.*as 0.95 does"),
-        (10, 0, math.nan, "score.confidence is nan"),
+        (1, 0, "score.resamples is 1"),
+        (0, 0, "score.resamples is 0"),
+        (10, -1, "score.seed is -1"),
     ],
 )
-def test_knobs_out_of_range_are_refused(
-    resamples: int, seed: int, confidence: float, message: str
-) -> None:
+def test_knobs_out_of_range_are_refused(resamples: int, seed: int, message: str) -> None:
     with pytest.raises(OpenEQAError, match=message):
-        Score(resamples, seed, confidence)
+        Score(resamples, seed)
 
 
 @pytest.mark.parametrize("metric", [SCORE, Nodeset()])

@@ -20,7 +20,7 @@ class Score:
     verdicts carry marks and ``score`` when they do not:
 
     - ``<key>``, ``<key>/split/<split>``, ``<key>/category/<category>``: over what was judged, each
-      question counting once, with an interval by bootstrap over episodes (none for one episode).
+      question counting once, with a 95 % interval by bootstrap over episodes (none for one episode).
     - ``<key>/bounds/low``, ``<key>/bounds/high``: over all that was asked, as if everything not
       judged had been wrong, or right.
     - ``coverage``: judged / asked, from 0 to 1. Asked is every record, reached or not.
@@ -30,21 +30,15 @@ class Score:
     Args:
         resamples: Bootstrap draws, at least 2.
         seed: Of the draws.
-        confidence: Share of the draws within an interval, above 0 and below 1.
     """
 
-    def __init__(self, resamples: int, seed: int, confidence: float) -> None:
+    def __init__(self, resamples: int, seed: int) -> None:
         if resamples < 2:
             raise OpenEQAError(f"score.resamples is {resamples}: it must be 2 or more")
         if seed < 0:
             raise OpenEQAError(f"score.seed is {seed}: it must be 0 or more")
-        if not 0 < confidence < 1:
-            raise OpenEQAError(
-                f"score.confidence is {confidence}: it must lie between 0 and 1, as 0.95 does"
-            )
         self._resamples = resamples
         self._seed = seed
-        self._confidence = confidence
 
     def compute(self, records: Sequence[Record], /) -> Mapping[str, Estimate]:
         """The figures; those that nothing entered have the value None and the count 0."""
@@ -67,9 +61,7 @@ class Score:
         if not scores:
             return Estimate(None)
         value = 100 * math.fsum(scores) / len(scores)
-        interval = cluster_bootstrap(
-            by_episode, resamples=self._resamples, seed=self._seed, confidence=self._confidence
-        )
+        interval = cluster_bootstrap(by_episode, resamples=self._resamples, seed=self._seed)
         if interval is None:
             return Estimate(value, count=len(scores))
         return Estimate(
