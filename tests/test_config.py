@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from openeqa_lab import config
 from openeqa_lab.errors import OpenEQAError
@@ -27,7 +27,10 @@ SEVERAL = ("metrics", "loggers")
 
 def composed(*overrides: str) -> DictConfig:
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose("run", overrides=list(overrides))
+        settings = compose("run", overrides=list(overrides))
+    for key in OmegaConf.missing_keys(settings):  # what a user must give
+        OmegaConf.update(settings, key, "given")
+    return settings
 
 
 def faults(settings: dict[str, object]) -> list[str]:

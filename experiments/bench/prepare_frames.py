@@ -54,7 +54,7 @@ async def prepare(root: Path, name: str) -> None:
     """One encoder's figures, on one line."""
     from openeqa_lab.data.case import Case, Question
     from openeqa_lab.data.recorded import Recorded
-    from openeqa_lab.images import Encoder, UpstreamEncoder
+    from openeqa_lab.images.encoders import Encoder, UpstreamEncoder
     from openeqa_lab.sampling import Linspace
 
     encoder = UpstreamEncoder() if name == "png_upstream" else Encoder(format=name)  # type: ignore[arg-type]

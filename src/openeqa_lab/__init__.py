@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from openeqa_lab.data.recorded import Recorded
     from openeqa_lab.errors import CaseError, OpenEQAError
     from openeqa_lab.evaluation import Evaluation
-    from openeqa_lab.images import Encoder
+    from openeqa_lab.images.encoders import Encoder
     from openeqa_lab.metrics import Estimate
     from openeqa_lab.records import Answer, Failure, Record, Usage, Verdict
 
@@ -25,7 +25,7 @@ _HOMES = {
     "Case": "data.case",
     "CaseError": "errors",
     "Dataset": "data.datasets",
-    "Encoder": "images",
+    "Encoder": "images.encoders",
     "Episode": "data.episode",
     "Estimate": "metrics",
     "Evaluation": "evaluation",

@@ -152,7 +152,7 @@ async def test_the_demo_videos_questions_are_asked_with_its_real_frames(
 ) -> None:
     from openeqa_lab.data.datasets import Dataset
     from openeqa_lab.data.recorded import Recorded
-    from openeqa_lab.images import Encoder
+    from openeqa_lab.images.encoders import Encoder
     from openeqa_lab.reasoners.prompted import Prompted
     from openeqa_lab.sampling import Linspace
 

@@ -12,7 +12,7 @@ import pytest
 from openeqa_lab.data.case import Question
 from openeqa_lab.data.episode import Image
 from openeqa_lab.errors import CallError, FrameError, OpenEQAError
-from openeqa_lab.images import Encoder
+from openeqa_lab.images.encoders import Encoder
 from openeqa_lab.llm import Completion, FinishReason
 from openeqa_lab.reasoners.prompted import AnswerRule, Prompted
 from openeqa_lab.records import Usage

@@ -74,7 +74,7 @@ def test_upstreams_baselines_are_as_published(
         assert settings["sampler"] == {"_target_": SAMPLERS["linspace"], "k": k}
         encoder = reasoner["encoder"]
         assert isinstance(encoder, dict)
-        assert encoder["_target_"] == "openeqa_lab.images.UpstreamEncoder"
+        assert encoder["_target_"] == "openeqa_lab.images.encoders.UpstreamEncoder"
         assert encoder["size"] == 512
 
 
@@ -103,7 +103,7 @@ def test_the_command_line_wins_wherever_it_stands(order: int, composed: Composed
     assert isinstance(llm, dict)
     assert isinstance(encoder, dict)
     assert (llm["model"], llm["temperature"]) == ("openai/gpt-4o", 0.9)
-    assert encoder["_target_"] == "openeqa_lab.images.Encoder"
+    assert encoder["_target_"] == "openeqa_lab.images.encoders.Encoder"
 
 
 def test_another_sampler_keeps_the_papers_k(composed: Composed) -> None:
@@ -136,7 +136,7 @@ def test_every_prompt_fits_its_option(option: str, shared: Path, composed: Compo
     assert knobs.pop("_target_") == "openeqa_lab.reasoners.prompted.Prompted"
     encoder = None
     if knobs["encoder"] is not None:
-        from openeqa_lab.images import Encoder
+        from openeqa_lab.images.encoders import Encoder
 
         encoder = Encoder()
     prompts = str(shared / "data/openeqa/prompts")

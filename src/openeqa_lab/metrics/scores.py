@@ -20,7 +20,8 @@ class Score:
     verdicts carry marks and ``score`` when they do not:
 
     - ``<key>``, ``<key>/split/<split>``, ``<key>/category/<category>``: over what was judged, each
-      question counting once, with a 95 % interval by bootstrap over episodes (none for one episode).
+      question counting once, with a 95 % interval by bootstrap over episodes (none for
+      one episode).
     - ``<key>/bounds/low``, ``<key>/bounds/high``: over all that was asked, as if everything not
       judged had been wrong, or right.
     - ``coverage``: judged / asked, from 0 to 1. Asked is every record, reached or not.

@@ -17,7 +17,7 @@ from PIL import ImageFile
 
 from openeqa_lab.data.episode import Frame, Image, RawFrame
 from openeqa_lab.errors import FrameError, OpenEQAError
-from openeqa_lab.images import Encoder, UpstreamEncoder, decode
+from openeqa_lab.images.encoders import Encoder, UpstreamEncoder, decode
 
 
 class Folder:
