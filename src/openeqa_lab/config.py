@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, MissingMandatoryValue, OmegaConf
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
 
@@ -69,11 +69,13 @@ def plain(config: DictConfig, known: Sequence[str]) -> dict[str, object]:
         OpenEQAError: A value that has no default is not given, or another key stands at the root,
             which a `+` on the command line lets in.
     """
-    if unset := sorted(OmegaConf.missing_keys(config)):
+    try:
+        container = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except MissingMandatoryValue:
+        unset = sorted(OmegaConf.missing_keys(config))
         raise OpenEQAError(
             f"{' and '.join(unset)} must be given: " + " ".join(f"{key}=..." for key in unset)
-        )
-    container = OmegaConf.to_container(config, resolve=True)
+        ) from None
     assert isinstance(container, dict)  # noqa: S101 (a DictConfig's container is a dict)
     node = {str(key): value for key, value in container.items()}
     for key in node:

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
 
@@ -49,8 +48,6 @@ from openeqa_lab.records import (
 )
 from openeqa_lab.report import Report, State, Timing
 from openeqa_lab.sampling import Sampler
-
-VERSIONED = ("openeqa-lab", "litellm", "numpy", "pillow")  # what can change a number
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +166,7 @@ class Evaluation:
         """
         book = Journal(self.output_dir)
         try:
-            book.identify(self.answer_identity, version("openeqa-lab"))
+            book.identify(self.answer_identity, _versions()["openeqa-lab"])
             for folder in take_from:
                 if taken := book.take_answers(folder):
                     log.warning("took %d answers over from %s", taken, folder)
@@ -223,7 +220,7 @@ class Evaluation:
             state=state,
             identity=info.identity,
             settings=info.config,
-            versions={"python": python_version(), **{name: version(name) for name in VERSIONED}},
+            versions=_versions(),
             timing=Timing(started.isoformat(), finished.isoformat(), seconds),
             coverage_threshold=self.coverage,
         )
@@ -321,6 +318,14 @@ class Evaluation:
         except CaseError as error:
             return FailureLine(case.id, _failure("judge", error), self.judge_hash)
         return VerdictLine(case.id, self.judge_hash, verdict)
+
+
+def _versions() -> dict[str, str]:
+    """Of Python and of the packages that can change a number."""
+    from importlib.metadata import version  # not at the top: a dry run reports nothing
+
+    packages = ("openeqa-lab", "litellm", "numpy", "pillow")
+    return {"python": python_version(), **{name: version(name) for name in packages}}
 
 
 def _waits(record: Record, reask: Collection[AnswerStatus]) -> bool:

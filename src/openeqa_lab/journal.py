@@ -15,8 +15,6 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-import filelock
-
 from openeqa_lab.entries import (
     FILE_NAME,
     AnswerLine,
@@ -51,6 +49,8 @@ class Journal:
         self._syncing: asyncio.Task[None] | None = None
         self._unwritten: list[bytes] = []
         self._broken: OpenEQAError | None = None
+        import filelock  # not at the top: a dry run locks nothing
+
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = filelock.FileLock(folder / ".lock")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 from pathlib import Path
@@ -130,6 +131,7 @@ def _summary(report: Report) -> str:
 
 def main() -> None:
     """The command `openeqa-lab`, the same as `python -m openeqa_lab.run`."""
+    gc.set_threshold(50_000)  # composing a config makes much and drops little
     intro = "Ask a reasoner the questions of a data set, have its answers judged, and report."
     sys.exit(command.run(_task, "python -m openeqa_lab.run", intro))
 

@@ -55,7 +55,7 @@ def public_records(shared: Path) -> tuple[list[Record], dict[str, object]]:
 def test_the_public_case(shared: Path) -> None:
     records, right = public_records(shared)
 
-    found = Score(10_000, 0, 0.95).compute(records)
+    found = Score(10_000, 0).compute(records)
 
     overall = found["llm_match"]
     assert overall.value == pytest.approx(right["llm_match"])
