@@ -238,3 +238,19 @@ def test_coverage_below_the_threshold_is_an_exit_code(place: Path) -> None:
         "run.coverage=0.5",
     )  # fmt: skip
     assert code == 0, err
+
+
+def test_a_dry_run_says_what_would_be_asked_and_names_what_is_missing(place: Path) -> None:
+    code, out, err = run(place, *OWN, "run.dry_run=true", "dataset.limit=12")
+    assert code == 0, err
+    first, second, third = out.strip().splitlines()
+    assert first.startswith("12 questions of openeqa, reasoner slow, sampler linspace k=50, ")
+    assert second.strip() == "limit=12: kept 12, dropped 138"
+    assert third.startswith("dry run: would ask the reasoner 12 questions")
+    assert not (place / "calls.txt").exists()
+    assert not (place / "outputs").exists()
+    (place / "data" / "frames").mkdir()
+    code, out, err = run(place, *OWN, "run.dry_run=true", "dataset.limit=12", "episodes=recorded")
+    assert code == 1
+    assert "Episode 'hm3d-v0/001-a' is missing" in out
+    assert "12 of 12 questions have no frames (2 episodes" in err

@@ -38,8 +38,9 @@ def _run(composed: DictConfig) -> None:
     options = config.run_options(settings["run"])
     evaluation = _evaluation(settings, options.coverage)
     folder = evaluation.output_dir
+    print(_opening(evaluation, settings))
     if options.dry_run:
-        print(_wording(asyncio.run(evaluation.plan()), folder))
+        _tell(asyncio.run(evaluation.plan()))
         return
     if not options.resume and (folder / "journal.jsonl").exists():
         raise OpenEQAError(
@@ -104,15 +105,31 @@ def _sweep() -> str | None:
     return Path(hydra_config.sweep.dir).name if multirun else None
 
 
-def _wording(plan: Plan, folder: Path) -> str:
+def _opening(evaluation: Evaluation, settings: dict[str, object]) -> str:
+    """What is about to be measured: the first line of every run."""
+    dataset, choices = evaluation.dataset, HydraConfig.get().runtime.choices
+    k = sampler.get("k") if isinstance(sampler := settings["sampler"], dict) else None
     lines = [
-        f"dry run: {plan.cases} questions; would ask the reasoner {plan.answers} and hand the "
-        f"judge {plan.verdicts}, showing {plan.frames} frames; run folder {folder}"
+        f"{len(dataset)} questions of {dataset.name}, reasoner {choices['reasoner']}, sampler "
+        f"{choices['sampler']} k={k}, judge {choices['judge']}, in {evaluation.output_dir}"
     ]
-    if plan.missing:
-        lines.append(f"{plan.unanswerable} questions have no frames:")
-        lines += [f"  {reason}" for reason in plan.missing.values()]
+    lines += [f"  {step.filter}: kept {step.kept}, dropped {step.dropped}" for step in dataset.kept]
     return "\n".join(lines)
+
+
+def _tell(plan: Plan) -> None:
+    """What a run would do; episodes without frames are named, and are an error."""
+    print(
+        f"dry run: would ask the reasoner {plan.answers} questions and hand the judge "
+        f"{plan.verdicts} answers, showing {plan.frames} frames"
+    )
+    for reason in plan.missing.values():
+        print(f"  {reason}")
+    if plan.missing:
+        raise OpenEQAError(
+            f"{plan.unanswerable} of {plan.cases} questions have no frames ({len(plan.missing)} "
+            "episodes, named above): bring them, or leave these questions out"
+        )
 
 
 def _summary(report: Report) -> str:
