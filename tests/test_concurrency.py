@@ -76,3 +76,30 @@ async def test_the_first_signal_asks_to_stop_and_the_second_cancels() -> None:
         await asyncio.create_task(run())
     assert notices == ["stopping"]
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+async def test_after_an_error_the_first_signal_still_only_asks_to_stop() -> None:
+    ended: list[int] = []
+    notices: list[str] = []
+
+    async def work(item: int) -> None:
+        if item == 0:
+            raise ValueError("boom")
+        await asyncio.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(0.05)
+        ended.append(item)
+
+    async with stop_on_signals(lambda: notices.append("stopping")) as stop:
+        with pytest.raises(ValueError, match="boom"):
+            await work_through(range(2), work, at_once=2, stop=stop)
+    assert ended == [1]
+    assert notices == ["stopping"]
+
+
+async def test_a_worker_that_cancels_itself_is_not_taken_for_success() -> None:
+    async def work(_: int) -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await work_through([1], work, at_once=1, stop=asyncio.Event())

@@ -125,11 +125,39 @@ def test_an_error_of_a_constructor_keeps_its_own_words() -> None:
         config.build({"_target_": "openeqa_lab.sampling.Linspace", "k": 0}, "sampler")
 
 
-def test_a_target_that_runs_commands_is_refused() -> None:
+def test_a_target_that_runs_commands_is_refused(tmp_path: Path) -> None:
     from hydra.errors import InstantiationException
 
-    with pytest.raises((InstantiationException, OpenEQAError)):
-        config.build({"_target_": "os.remove", "path": "x"}, "sampler")
+    victim = tmp_path / "kept"
+    victim.write_text("")
+    with pytest.raises(InstantiationException, match="os.remove"):
+        config.build({"_target_": "os.remove", "path": str(victim)}, "sampler")
+    assert victim.exists()
+
+
+class Loose:
+    """A user's class that takes whatever it is given."""
+
+    def __init__(self, k: int, **more: object) -> None:
+        self.k, self.more = k, more
+
+
+def test_a_class_that_takes_any_knob_is_built_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+    from types import ModuleType
+
+    module = ModuleType("loose_module")
+    module.Loose = Loose  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "loose_module", module)
+    built = config.build({"_target_": "loose_module.Loose", "k": 3, "seed": 1}, "sampler")
+    assert (built.k, built.more) == (3, {"seed": 1})
+    with pytest.raises(OpenEQAError, match="sampler.k is missing"):
+        config.build({"_target_": "loose_module.Loose", "seed": 1}, "sampler")
+
+
+def test_an_unforeseen_error_of_a_constructor_is_shown_as_it_is() -> None:
+    with pytest.raises(ZeroDivisionError):
+        config.build({"_target_": "fractions.Fraction", "numerator": 1, "denominator": 0}, "x")
 
 
 @pytest.mark.parametrize(

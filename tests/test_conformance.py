@@ -56,10 +56,10 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def settings(data: Path, *overrides: str) -> dict[str, object]:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         composed = compose("run", overrides=list(overrides))
-    echo = {"_target_": "openeqa_lab.testing.EchoLLM"}
-    for role in ("reasoner", "judge"):
-        if "llm" in composed[role]:
-            composed[role].llm = echo
+    if "llm" in composed.reasoner:
+        composed.reasoner.llm = {"_target_": "openeqa_lab.testing.EchoLLM"}
+    if "llm" in composed.judge:
+        composed.judge.llm = {"_target_": "openeqa_lab.testing.EchoLLM", "reply": "Your mark: 3"}
     if OmegaConf.is_missing(composed.reasoner, "path"):
         composed.reasoner.path = str(data / "predictions.json")
     return dict(OmegaConf.to_container(composed, resolve=True))  # type: ignore[arg-type]

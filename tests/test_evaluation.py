@@ -18,6 +18,7 @@ from openeqa_lab.entries import read_journal
 from openeqa_lab.errors import CallError, OpenEQAError, UnparsedError
 from openeqa_lab.evaluation import Evaluation
 from openeqa_lab.metrics.scores import Score
+from openeqa_lab.plan import plan
 from openeqa_lab.records import Answer, Failure, Usage, Verdict
 from openeqa_lab.sampling import Linspace
 from openeqa_lab.testing import write_frames
@@ -285,10 +286,11 @@ async def test_a_missing_episode_is_named_and_the_others_go_on(tmp_path: Path) -
     for episode in EPISODES[:2]:
         write_frames(tmp_path / "frames" / episode, 4)
     run = evaluation(tmp_path, Oracle(), episodes=Recorded(tmp_path / "frames"))
-    plan = await run.plan()
-    assert (plan.cases, plan.answers, plan.verdicts, plan.unanswerable) == (6, 4, 4, 2)
-    assert plan.frames == 8
-    assert list(plan.missing) == [EPISODES[2]]
+    planned = await plan(run)
+    found = (planned.cases, planned.answers, planned.verdicts, planned.unanswerable)
+    assert found == (6, 4, 4, 2)
+    assert planned.frames == 8
+    assert list(planned.missing) == [EPISODES[2]]
     report = await run.run()
     assert report.counts.judged == 4
     (failures,) = report.counts.failures
@@ -305,13 +307,13 @@ async def test_no_data_root_stops_the_run(tmp_path: Path) -> None:
 
 async def test_a_plan_asks_nobody_and_writes_nothing(tmp_path: Path) -> None:
     oracle = Oracle()
-    plan = await evaluation(tmp_path, oracle).plan()
-    assert (plan.cases, plan.answers, plan.verdicts, plan.frames) == (6, 6, 6, 0)
+    planned = await plan(evaluation(tmp_path, oracle))
+    assert (planned.cases, planned.answers, planned.verdicts, planned.frames) == (6, 6, 6, 0)
     assert not oracle.asked
     assert not (tmp_path / "run").exists()
     await evaluation(tmp_path, oracle).run()
-    plan = await evaluation(tmp_path, oracle).plan()
-    assert (plan.answers, plan.verdicts) == (0, 0)
+    planned = await plan(evaluation(tmp_path, oracle))
+    assert (planned.answers, planned.verdicts) == (0, 0)
 
 
 async def test_two_metrics_with_one_key_are_refused(tmp_path: Path) -> None:
@@ -343,3 +345,100 @@ async def test_answers_of_another_folder_with_the_same_settings_are_taken_over(
     warmer.temperature = 0.9
     await evaluation(tmp_path, warmer).run(take_from=[tmp_path / "third"])
     assert len(warmer.asked) == 6
+
+
+async def test_an_episode_with_other_frames_than_before_stops_the_run(tmp_path: Path) -> None:
+    for episode in EPISODES:
+        write_frames(tmp_path / "frames" / episode, 4)
+    broken = CallError("the server said 503", kind="server")
+    first = Oracle({"q1": broken})
+    await evaluation(tmp_path, first, episodes=Recorded(tmp_path / "frames")).run()
+    write_frames(tmp_path / "frames" / EPISODES[0], 7)
+    again = Oracle()
+    with pytest.raises(OpenEQAError, match=r"hm3d-v0/000-a has 7 frames, but had 4"):
+        await evaluation(tmp_path, again, episodes=Recorded(tmp_path / "frames")).run()
+    assert not again.asked
+
+
+async def test_a_score_out_of_range_is_a_fault_of_the_judge_and_never_a_mark(
+    tmp_path: Path,
+) -> None:
+    class Broken(Marker):
+        async def judge(self, case: Case, answer: Answer, /) -> Verdict:
+            return Verdict(float("nan"))
+
+    with pytest.raises(OpenEQAError, match=r"judge marker gave question q0 the score nan"):
+        await evaluation(tmp_path, Oracle(), Broken(), concurrency=1).run()
+    report = await evaluation(tmp_path, Oracle(), Marker()).run()
+    assert report.counts.judged == 6
+
+
+class Listener:
+    """A logger that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def start(self, run: object, /) -> None:
+        self.heard.append("start")
+
+    def log(self, values: object, step: int, /) -> None:
+        self.heard.append("log")
+
+    def finish(self, report: object, records: object, /) -> None:
+        self.heard.append("finish")
+
+
+async def test_loggers_are_told_of_the_end_however_it_comes(tmp_path: Path) -> None:
+    listener = Listener()
+    run = evaluation(tmp_path, Oracle({"q1": ZeroDivisionError("bug")}))
+    run.loggers = {"listener": listener}
+    (tmp_path / "run" / "report.json").mkdir(parents=True)  # the report cannot be written either
+    with pytest.raises(OpenEQAError, match=r"cannot write .*report.json"):
+        await run.run()
+    assert listener.heard[0] == "start"
+    assert listener.heard[-1] == "finish"
+
+
+async def test_two_metrics_with_one_key_are_found_before_anything_is_bought(
+    tmp_path: Path,
+) -> None:
+    oracle = Oracle()
+    run = evaluation(tmp_path, oracle)
+    run.metrics = {**run.metrics, "twin": Score(resamples=100, seed=0)}
+    with pytest.raises(OpenEQAError, match=r"metric twin gives"):
+        await run.run()
+    assert not oracle.asked
+
+
+async def test_a_plan_knows_what_is_taken_over_reasked_and_refused(tmp_path: Path) -> None:
+    silent = Answer("", "refused")
+    await evaluation(tmp_path, Oracle({"q0": silent}), limit=4).run()
+    assert (await plan(evaluation(tmp_path, Oracle()), ["refused"])).answers == 3
+    (tmp_path / "run").rename(tmp_path / "other")
+    planned = await plan(evaluation(tmp_path, Oracle()), take_from=[tmp_path / "other"])
+    assert (planned.answers, planned.verdicts) == (2, 6)
+    (tmp_path / "other").rename(tmp_path / "run")
+    warmer = Oracle()
+    warmer.temperature = 0.9
+    with pytest.raises(OpenEQAError, match="asked with other settings"):
+        await plan(evaluation(tmp_path, warmer))
+
+
+async def test_fewer_questions_than_the_folder_holds_are_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await evaluation(tmp_path, Oracle()).run()
+    report = await evaluation(tmp_path, Oracle(), limit=2).run()
+    assert report.counts.asked == 2
+    assert "holds 4 questions more than are asked now" in caplog.text
+
+
+async def test_a_reask_that_fails_keeps_the_answer_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await evaluation(tmp_path, Oracle({"q3": Answer("", "refused")})).run()
+    down = Oracle({"q3": CallError("the server said 503", kind="server")})
+    report = await evaluation(tmp_path, down).run(reask=["refused"])
+    assert report.counts.statuses["refused"] == 1
+    assert "the server said 503; the earlier answer is kept" in caplog.text

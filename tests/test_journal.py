@@ -237,17 +237,20 @@ async def test_a_full_disk_leaves_no_half_line_and_saves_what_was_not_written(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     book = Journal(tmp_path)
+    message = r"No space left on device.*what is in the journal"
     with monkeypatch.context() as disk:
         disk.setattr(os, "write", write_until_full)
-        book.append(answer("q7"))
-    with pytest.raises(OpenEQAError, match=r"No space left on device.*what is in the journal"):
+        with pytest.raises(OpenEQAError, match=message):
+            book.append(answer("q7"))
+    with pytest.raises(OpenEQAError, match=message):
         await book.sync()
-    book.append(answer("q8"))
+    with pytest.raises(OpenEQAError, match=message):
+        book.append(answer("q8"))
     await book.close()
     assert (tmp_path / "journal.jsonl").read_bytes() == before
     saved = next(rescue.iterdir()).read_bytes()
     assert [json.loads(line)["case"] for line in saved.splitlines()] == ["q7", "q8"]
-    assert "append that file to the journal" in caplog.text
+    assert "append them to it" in caplog.text
 
 
 async def test_a_line_survives_a_kill_before_anybody_waited_for_it(tmp_path: Path) -> None:
@@ -280,3 +283,62 @@ def test_differences_name_nested_settings() -> None:
         "a.b: 1 -> 2", "d: null -> not set", "e: not set -> {}",
     ]  # fmt: skip
     assert differences(old, old) == []
+
+
+async def test_what_neither_disk_nor_temporary_folder_takes_is_said_on_stderr(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    book = Journal(tmp_path)
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "write", full)
+        with pytest.raises(OpenEQAError, match="No space left"):
+            book.append(answer("q7"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    await book.close()
+    assert '"q7"' in caplog.text
+
+
+async def test_half_a_character_is_written_spelled_out(tmp_path: Path) -> None:
+    text = "a lamp \ud83d, and \\ud83d, and \U0001f600"
+    await write(tmp_path, answer("q1", text), answer("q2"))
+    entries = read_journal(tmp_path).entries
+    result = entries["q1"].result
+    assert isinstance(result, Answer)
+    assert result.text == "a lamp \\ud83d, and \\ud83d, and \U0001f600"
+    assert len(entries) == 2
+    assert not (tmp_path / "journal.damaged").exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["\u2028\u2029\x85", "\x00\x1b[2J", "\r\n\n", '"}{\\', "x" * 10**6]
+)
+async def test_whatever_a_model_says_reads_back_letter_for_letter(
+    tmp_path: Path, text: str
+) -> None:
+    await write(tmp_path, answer("q1", text), answer("q2"))
+    entries = read_journal(tmp_path).entries
+    assert entries["q1"].result == answer("q1", text).answer
+    assert entries["q2"].result == answer("q2").answer
+
+
+async def test_answers_of_a_run_under_way_are_waited_for(tmp_path: Path) -> None:
+    other = Journal(tmp_path / "other")
+    other.identify(IDENTITY, "0.1")
+    other.append(answer("q1"))
+    ours = Journal(tmp_path / "ours")
+    ours.identify(IDENTITY, "0.1")
+    with pytest.raises(OpenEQAError, match=r"the run in .*other is asking the same questions"):
+        ours.take_answers(tmp_path / "other")
+    await other.close()
+    assert ours.take_answers(tmp_path / "other") == 1
+    assert ours.take_answers(tmp_path / "other") == 0
+    await ours.close()
+
+
+def test_a_journal_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").mkdir()
+    with pytest.raises(OpenEQAError, match=r"cannot open .*journal.jsonl: Is a directory"):
+        Journal(tmp_path)

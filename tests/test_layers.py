@@ -23,8 +23,9 @@ LAYERS = [
     {"reasoners", "judges", "metrics"},
     {"report"},
     {"loggers"},
-    {"concurrency", "progress"},
+    {"concurrency", "progress", "runner"},
     {"evaluation"},
+    {"plan"},
 ]
 COMMANDS = {"run", "fetch", "config", "command"}  # and testing, demo: exempt from the layers
 HYDRA = {"hydra", "omegaconf"}
@@ -83,7 +84,11 @@ def test_only_command_modules_know_hydra_and_heavy_packages_load_when_needed(mod
 
 
 def test_evaluation_knows_roles_and_no_implementation_of_one() -> None:
-    names = set(imports(ast.parse((SOURCE / "evaluation.py").read_text())))
+    names = {
+        name
+        for module in ("evaluation", "runner", "plan")
+        for name in imports(ast.parse((SOURCE / f"{module}.py").read_text()))
+    }
     implementations = ("prompted", "prior", "replay", "llm_match", "lexical", "semantic", "api")
     assert not {name for name in names if set(name.split(".")) & set(implementations)}
 

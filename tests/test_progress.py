@@ -24,8 +24,9 @@ def done(dollars: float | None) -> Record:
 
 def test_the_line_says_done_failed_dollars_rate_and_time_left() -> None:
     progress = Progress(total=4, done=1, stream=io.StringIO())
-    progress.add(done(0.25))
-    progress.add(Record(tiny_case(), result=Failure("answer", "timeout", "90 s")))
+    progress.add(done(0.25), Usage(1, dollars=0.25))
+    failed = Record(tiny_case(), result=Failure("answer", "timeout", "90 s"))
+    progress.add(failed, Usage())
     line = progress.line()
     assert line.startswith("3/4 done, 1 failed, $0.25, ")
     assert line.endswith("left")
@@ -34,8 +35,8 @@ def test_the_line_says_done_failed_dollars_rate_and_time_left() -> None:
 
 def test_calls_of_unknown_price_are_not_counted_as_free() -> None:
     progress = Progress(total=2, stream=io.StringIO())
-    progress.add(done(None))
-    progress.add(done(0.5))
+    progress.add(done(None), Usage(1, dollars=None))
+    progress.add(done(0.5), Usage(1, dollars=0.5))
     assert "$0.50 + unpriced calls" in progress.line()
 
 
@@ -43,7 +44,7 @@ def test_a_log_file_gets_whole_lines_and_few_of_them() -> None:
     stream = io.StringIO()
     progress = Progress(total=500, stream=stream)
     for _ in range(500):
-        progress.add(done(0.0))
+        progress.add(done(0.0), Usage())
     progress.show(last=True)
     assert stream.getvalue().count("\n") == 1
     assert "\r" not in stream.getvalue()

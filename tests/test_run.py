@@ -244,7 +244,7 @@ def test_a_dry_run_says_what_would_be_asked_and_names_what_is_missing(place: Pat
     code, out, err = run(place, *OWN, "run.dry_run=true", "dataset.limit=12")
     assert code == 0, err
     first, second, third = out.strip().splitlines()
-    assert first.startswith("12 questions of openeqa, reasoner slow, sampler linspace k=50, ")
+    assert first.startswith("12 questions of openeqa, reasoner slow, no frames, judge strict, ")
     assert second.strip() == "limit=12: kept 12, dropped 138"
     assert third.startswith("dry run: would ask the reasoner 12 questions")
     assert not (place / "calls.txt").exists()

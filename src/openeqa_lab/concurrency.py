@@ -44,9 +44,12 @@ async def work_through(
             task.cancel()
         await asyncio.wait(workers)
         raise
-    failures = [error for task in workers if (error := task.exception())]
-    if failures:
-        raise failures[0]
+    errors = [task.exception() for task in workers if not task.cancelled()]
+    for error in errors:
+        if error is not None:
+            raise error
+    for task in workers:
+        task.result()  # of a worker that was cancelled from within
 
 
 @contextlib.asynccontextmanager
@@ -62,11 +65,14 @@ async def stop_on_signals(notice: Callable[[], None]) -> AsyncIterator[asyncio.E
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     watched = []
+    heard = False  # not `stop`, which an error sets as well
 
     def on_signal() -> None:
-        if stop.is_set() and task is not None:
+        nonlocal heard
+        if heard and task is not None:
             task.cancel()
         else:
+            heard = True
             stop.set()
             notice()
 

@@ -105,9 +105,9 @@ def build(node: object, path: str) -> Any:
     try:
         return instantiate(dict(node), _convert_="all")
     except InstantiationException as error:
-        if isinstance(error.__cause__, OpenEQAError):
-            raise error.__cause__ from None
-        raise
+        if error.__cause__ is None:
+            raise
+        raise error.__cause__ from None  # a constructor's own error, with its own traceback
 
 
 def build_all(nodes: object, path: str) -> dict[str, Any]:
@@ -134,13 +134,17 @@ def _target_faults(node: Node, path: str) -> Iterator[str]:
     hints = _hints(target)
     given = {key: value for key, value in node.items() if not key.startswith("_")}
     prefix = f"{path}." if path else ""
+    takes_any = any(each.kind == each.VAR_KEYWORD for each in known.values())
     for key, value in given.items():
+        if key not in known and takes_any:
+            continue
         if key not in known:
             yield f"{prefix}{key} is no knob of {node['_target_']}: {near(key, list(known))}"
         elif fault := _type_fault(value, hints.get(key)):
             yield f"{prefix}{key} = {value!r}: {fault}"
     for key, parameter in known.items():
-        if key not in given and parameter.default is inspect.Parameter.empty:
+        several = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        if key not in given and parameter.default is parameter.empty and not several:
             yield f"{prefix}{key} is missing: {node['_target_']} needs it"
 
 

@@ -15,9 +15,18 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from openeqa_lab.errors import OpenEQAError
-from openeqa_lab.records import Answer, EpisodeTrace, Failure, Shown, Usage, Verdict
+from openeqa_lab.records import (
+    HALF_CHARACTER,
+    Answer,
+    EpisodeTrace,
+    Failure,
+    Shown,
+    Usage,
+    Verdict,
+)
 
 FORMAT = 1
 FILE_NAME = "journal.jsonl"
@@ -52,6 +61,11 @@ class AnswerLine:
     shown: tuple[Shown, ...] = ()
     type: Literal["answer"] = "answer"
 
+    @property
+    def usage(self) -> Usage:
+        """What the answer cost."""
+        return self.answer.usage
+
 
 @dataclass(frozen=True, slots=True)
 class VerdictLine:
@@ -62,6 +76,11 @@ class VerdictLine:
     verdict: Verdict
     type: Literal["verdict"] = "verdict"
 
+    @property
+    def usage(self) -> Usage:
+        """What the verdict cost."""
+        return self.verdict.usage
+
 
 @dataclass(frozen=True, slots=True)
 class FailureLine:
@@ -71,6 +90,11 @@ class FailureLine:
     failure: Failure
     judge: str = ""
     type: Literal["failure"] = "failure"
+
+    @property
+    def usage(self) -> Usage:
+        """What was paid all the same."""
+        return self.failure.usage
 
 
 Line = IdentityLine | JudgeLine | AnswerLine | VerdictLine | FailureLine
@@ -149,6 +173,7 @@ def differences(old: Mapping[str, object], new: Mapping[str, object]) -> list[st
 
 
 def _leaves(node: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The values of a nested mapping by their dotted names, as JSON."""
     for key, value in node.items():
         if isinstance(value, Mapping) and value:
             yield from _leaves(value, f"{prefix}{key}.")
@@ -168,6 +193,51 @@ def read_journal(path: Path) -> Content:
     except OSError as error:
         raise OpenEQAError(f"no journal can be read at {path}: {error.strerror}") from None
     return fold(parse(data)[0], path)
+
+
+def line_of(line: Line) -> bytes:
+    """A line as it is written, half characters in it spelled out."""
+    try:
+        return adapter().dump_json(line) + b"\n"
+    except PydanticSerializationError:
+        text = json.dumps(adapter().dump_python(line, mode="python"), ensure_ascii=False)
+        text = HALF_CHARACTER.sub(lambda half: f"\\\\u{ord(half.group()):04x}", text)
+        return text.encode() + b"\n"
+
+
+def identity_of(folder: Path) -> Mapping[str, object] | None:
+    """The identity of a run folder, read off its journal's first line; None without one."""
+    try:
+        with (folder / FILE_NAME).open("rb") as file:
+            line = adapter().validate_json(file.readline())
+    except (OSError, ValidationError):
+        return None
+    return line.identity if isinstance(line, IdentityLine) else None
+
+
+def check_identity(
+    folder: Path, old: Mapping[str, object] | None, new: Mapping[str, object]
+) -> None:
+    """Hold a run's settings against those that a folder's answers were asked with.
+
+    Raises:
+        OpenEQAError: They differ; the settings are named.
+    """
+    if old is not None and (changed := differences(old, new)):
+        raise OpenEQAError(
+            f"{folder} holds answers that were asked with other settings ({'; '.join(changed)}): "
+            "choose another output_dir, or go back to those settings"
+        )
+
+
+def missing_answers(ours: Mapping[str, Entry], theirs: Mapping[str, Entry]) -> list[AnswerLine]:
+    """The answers of another journal that this one does not have."""
+    return [
+        AnswerLine(case, entry.result, entry.trace or EpisodeTrace("", 0), entry.shown)
+        for case, entry in theirs.items()
+        if isinstance(entry.result, Answer)
+        and not (case in ours and isinstance(ours[case].result, Answer))
+    ]
 
 
 def parse(data: bytes) -> tuple[list[tuple[bytes, Line]], list[bytes]]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from platform import python_version
@@ -17,18 +15,13 @@ from openeqa_lab import report
 from openeqa_lab.concurrency import stop_on_signals, work_through
 from openeqa_lab.data.case import Case
 from openeqa_lab.data.datasets import Dataset
-from openeqa_lab.data.episode import Episode, EpisodeSource, Frame, Unseen
+from openeqa_lab.data.episode import EpisodeSource, Unseen
 from openeqa_lab.entries import (
-    FILE_NAME,
-    AnswerLine,
     Entry,
-    FailureLine,
     JudgeLine,
-    VerdictLine,
     digest,
-    read_journal,
 )
-from openeqa_lab.errors import CallError, CaseError, FrameError, OpenEQAError
+from openeqa_lab.errors import OpenEQAError
 from openeqa_lab.journal import Journal, write_whole
 from openeqa_lab.judges import Judge
 from openeqa_lab.loggers import Logger, RunInfo, guarded
@@ -36,17 +29,12 @@ from openeqa_lab.metrics import Estimate, Metric
 from openeqa_lab.progress import Progress
 from openeqa_lab.reasoners import Reasoner
 from openeqa_lab.records import (
-    Answer,
     AnswerStatus,
-    EpisodeTrace,
-    Failure,
     Record,
-    Shown,
-    Stage,
     Usage,
-    Verdict,
 )
 from openeqa_lab.report import Report, State, Timing
+from openeqa_lab.runner import CaseRunner
 from openeqa_lab.sampling import Sampler
 
 log = logging.getLogger(__name__)
@@ -70,27 +58,6 @@ def _plain(node: Mapping[str, object]) -> dict[str, object]:
     """As it reads back from JSON (tuples become lists), so that identities can be compared."""
     plain: dict[str, object] = json.loads(json.dumps(node, sort_keys=True))
     return plain
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a run would do, found without asking anybody anything.
-
-    Args:
-        cases: Questions of the run.
-        answers: Questions that a reasoner would be asked.
-        verdicts: Answers that a judge would be handed, the new ones included.
-        frames: Pictures that would be shown in all.
-        missing: Why an episode cannot be shown, by episode.
-        unanswerable: Questions about those episodes.
-    """
-
-    cases: int
-    answers: int
-    verdicts: int
-    frames: int
-    missing: Mapping[str, str]
-    unanswerable: int
 
 
 class Evaluation:
@@ -170,6 +137,13 @@ class Evaluation:
             for folder in take_from:
                 if taken := book.take_answers(folder):
                     log.warning("took %d answers over from %s", taken, folder)
+            others = len(book.content.entries.keys() - {case.id for case in self.dataset})
+            if others:
+                log.warning(
+                    "%s holds %d questions more than are asked now: the report is about the %d "
+                    "that are", self.output_dir, others, len(self.dataset),
+                )  # fmt: skip
+            self.estimates([])  # two metrics in one place are found before anything is paid
             identity = {"answer": self.answer_identity, "judge": self.judge_identity}
             info = RunInfo(
                 name or self.output_dir.name, group, self.output_dir, dict(config or {}), identity
@@ -184,28 +158,35 @@ class Evaluation:
         write_whole(self.output_dir / "config.yaml", settings.encode())
         if self.judge_hash not in book.content.judges:
             book.append(JudgeLine(self.judge_hash, self.judge_identity))
-        todo = [record.case for record in self.records(entries) if _waits(record, reask)]
+        todo = [record.case for record in self.records(entries) if waits(record, reask)]
         progress = Progress(len(self.dataset), len(self.dataset) - len(todo))
         told = guarded(self.loggers)
         told.start(info)
 
+        runner = CaseRunner(
+            self.episodes, self.sampler, self.reasoner, self.judge, self.judge_hash, book, reask
+        )
+
         async def finish(case: Case) -> None:
-            await self._finish(case, entries.setdefault(case.id, Entry()), book, reask)
-            progress.add(self._record(case, entries[case.id]))
+            paid = await runner.finish(case)
+            progress.add(self._record(case, entries[case.id]), paid)
             told.log(progress.values(), progress.done)
 
         state: State = "stopped"
         try:
             async with stop_on_signals(_say_stopping) as stop:
                 await work_through(todo, finish, at_once=self.concurrency, stop=stop)
-            state = "stopped" if stop.is_set() else "complete"
+            left = any(waits(record, ()) and not record.failure for record in self.records(entries))
+            state = "stopped" if left else "complete"
         finally:
-            await book.sync()
             progress.show(last=True)
             records = self.records(entries)
             result = self._report(records, info, state, started)
-            report.write(result, records, self.output_dir)
-            told.finish(result, records)
+            try:
+                await book.sync()
+                report.write(result, records, self.output_dir)
+            finally:
+                told.finish(result, records)
         return result
 
     def _report(
@@ -223,43 +204,6 @@ class Evaluation:
             versions=_versions(),
             timing=Timing(started.isoformat(), finished.isoformat(), seconds),
             coverage_threshold=self.coverage,
-        )
-
-    async def _finish(
-        self, case: Case, entry: Entry, book: Journal, reask: Collection[AnswerStatus]
-    ) -> None:
-        """Bring one case to its end, each line on its way to the disk before the next call."""
-        line: AnswerLine | VerdictLine | FailureLine
-        if not isinstance(entry.result, Answer) or entry.result.status in reask:
-            line = await self._ask(case)
-            book.append(line)
-            entry.add(line)
-        verdict = entry.verdicts.get(self.judge_hash)
-        if isinstance(entry.result, Answer) and not isinstance(verdict, Verdict):
-            line = await self._judge(case, entry.result)
-            book.append(line)
-            entry.add(line)
-        await book.sync()
-
-    async def plan(self) -> Plan:
-        """What `run` would do: opens every asked episode, decodes nothing, asks nobody."""
-        path = self.output_dir / FILE_NAME
-        entries = read_journal(path).entries if path.exists() else {}
-        records = self.records(entries)
-        asked = [record.case for record in records if record.answer is None]
-        missing: dict[str, str] = {}
-        frames = 0
-        for case in asked:
-            try:
-                _, shown = await self._evidence(case)
-            except FrameError as error:
-                missing.setdefault(case.episode, str(error))
-            else:
-                frames += len(shown)
-        lost = sum(case.episode in missing for case in asked)
-        judged = sum(record.judged is not None for record in records)
-        return Plan(
-            len(records), len(asked) - lost, len(records) - judged - lost, frames, missing, lost
         )
 
     def records(self, entries: Mapping[str, Entry]) -> list[Record]:
@@ -288,59 +232,24 @@ class Evaluation:
             merged |= figures
         return merged
 
-    async def _evidence(self, case: Case) -> tuple[Episode, Sequence[Frame]]:
-        episode = await self.episodes.episode(case)
-        if not episode.frames:  # a blind run: there is nothing to choose from
-            return episode, ()
-        sample = self.sampler.sample
-        return episode, await asyncio.to_thread(sample, episode.frames, case.question)
-
-    async def _ask(self, case: Case) -> AnswerLine | FailureLine:
-        """The line of an answer or of what kept it away."""
-        stage: Stage = "episode"
-        try:
-            episode, frames = await self._evidence(case)
-            stage = "answer"
-            answer = await self.reasoner.answer(case.question, frames)
-        except CaseError as error:
-            return FailureLine(case.id, _failure(stage, error))
-        shown = tuple(Shown(frame.path, frame.index, frame.sha256) for frame in frames)
-        trace = EpisodeTrace(episode.id, len(episode.frames))
-        return AnswerLine(case.id, answer, trace, shown)
-
-    async def _judge(self, case: Case, answer: Answer) -> VerdictLine | FailureLine:
-        """The line of a verdict or of what kept it away; no call for what was never said."""
-        if answer.status != "answered":
-            lowest = 1 if self.judge.scale == "1-5" else None
-            return VerdictLine(case.id, self.judge_hash, Verdict(0.0, lowest))
-        try:
-            verdict = await self.judge.judge(case, answer)
-        except CaseError as error:
-            return FailureLine(case.id, _failure("judge", error), self.judge_hash)
-        return VerdictLine(case.id, self.judge_hash, verdict)
-
 
 def _versions() -> dict[str, str]:
-    """Of Python and of the packages that can change a number."""
-    from importlib.metadata import version  # not at the top: a dry run reports nothing
+    """Of Python and of the packages that can change a number; a plain checkout has none."""
+    from importlib.metadata import PackageNotFoundError, version  # not at the top: takes time
 
-    packages = ("openeqa-lab", "litellm", "numpy", "pillow")
-    return {"python": python_version(), **{name: version(name) for name in packages}}
+    found = {"python": python_version()}
+    for name in ("openeqa-lab", "litellm", "numpy", "pillow", "opencv-python-headless", "av"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
 
 
-def _waits(record: Record, reask: Collection[AnswerStatus]) -> bool:
+def waits(record: Record, reask: Collection[AnswerStatus]) -> bool:
     """Whether a case needs an answer or a verdict, or is to be asked again."""
     return record.judged is None or record.answer is None or record.answer.status in reask
 
 
 def _say_stopping() -> None:
     log.warning("stopping: the calls in flight may end; press Ctrl-C again to drop them")
-
-
-def _failure(stage: Stage, error: CaseError) -> Failure:
-    """What a failed case is recorded as; a fault that all cases share ends the run instead."""
-    if isinstance(error, CallError) and error.fatal:
-        raise error
-    if isinstance(error, FrameError):
-        stage = "episode"
-    return Failure(stage, error.kind, str(error), error.raw, error.usage or Usage())

@@ -17,19 +17,21 @@ from pathlib import Path
 
 from openeqa_lab.entries import (
     FILE_NAME,
-    AnswerLine,
     Content,
     Entry,
     IdentityLine,
     Line,
-    adapter,
-    differences,
+    check_identity,
     fold,
+    identity_of,
+    line_of,
+    missing_answers,
     parse,
     read_journal,
 )
 from openeqa_lab.errors import OpenEQAError
-from openeqa_lab.records import Answer, EpisodeTrace
+
+LOCK_NAME = ".lock"
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +55,7 @@ class Journal:
 
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = filelock.FileLock(folder / ".lock")
+            self._lock = filelock.FileLock(folder / LOCK_NAME)
             self._lock.acquire(timeout=0)
         except filelock.Timeout:
             raise OpenEQAError(
@@ -65,6 +67,12 @@ class Journal:
             ) from None
         try:
             self.content = self._open()
+        except OSError as error:
+            self._lock.release()
+            raise OpenEQAError(
+                f"cannot open {self.path}: {error.strerror}; mend that, or choose another "
+                "output_dir"
+            ) from None
         except BaseException:
             self._lock.release()
             raise
@@ -96,46 +104,51 @@ class Journal:
         Raises:
             OpenEQAError: The answers that are there were asked with other settings; they are named.
         """
+        check_identity(self.path.parent, self.content.identity, identity)
         if self.content.identity is None:
             self.append(IdentityLine(dict(identity), version))
             self.content = dataclasses.replace(self.content, identity=identity)
-            return
-        changed = differences(self.content.identity, identity)
-        if changed:
-            raise OpenEQAError(
-                f"{self.path.parent} holds answers that were asked with other settings "
-                f"({'; '.join(changed)}): choose another output_dir, or go back to those settings"
-            )
 
     def take_answers(self, folder: Path) -> int:
         """Copy the answers of another run with this one's identity that are not here yet.
 
         Returns:
             How many there were; 0 for a folder without a journal or of another identity.
+
+        Raises:
+            OpenEQAError: That run is under way: it is buying the same answers.
         """
-        if folder.resolve() == self.path.parent.resolve() or not (folder / FILE_NAME).exists():
+        import filelock
+
+        if folder.resolve() == self.path.parent.resolve():
             return 0
-        other = read_journal(folder)
-        if other.identity != self.content.identity:
+        if identity_of(folder) != self.content.identity:
             return 0
-        taken = 0
-        for case, theirs in other.entries.items():
-            ours = self.content.entries.setdefault(case, Entry())
-            if isinstance(theirs.result, Answer) and not isinstance(ours.result, Answer):
-                trace = theirs.trace or EpisodeTrace("", 0)
-                line = AnswerLine(case, theirs.result, trace, theirs.shown)
-                self.append(line)
-                ours.add(line)
-                taken += 1
-        return taken
+        try:
+            with filelock.FileLock(folder / LOCK_NAME, timeout=0):
+                theirs = read_journal(folder).entries
+        except filelock.Timeout:
+            raise OpenEQAError(
+                f"the run in {folder} is asking the same questions with the same settings: wait "
+                "for its end, its answers are then taken over instead of being bought twice"
+            ) from None
+        except PermissionError:  # somebody else's folder: nothing of ours runs in it
+            theirs = read_journal(folder).entries
+        lines = missing_answers(self.content.entries, theirs)
+        for line in lines:
+            self.append(line)
+            self.content.entries.setdefault(line.case, Entry()).add(line)
+        return len(lines)
 
     def append(self, line: Line) -> None:
         """Hand a line to the system, so that a kill of this process cannot take it any more.
 
-        A power cut still can until `sync` has returned. What cannot be written is kept for
-        `close`, and `sync` raises.
+        A power cut still can until `sync` has returned.
+
+        Raises:
+            OpenEQAError: It cannot be written (a full disk); it is kept for `close` to save.
         """
-        data = adapter().dump_json(line) + b"\n"
+        data = line_of(line)
         if self._broken is None:
             try:
                 self._write(data)
@@ -144,6 +157,7 @@ class Journal:
                 self._break(error)
         if self._broken is not None:
             self._unwritten.append(data)
+            raise self._broken
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -181,23 +195,30 @@ class Journal:
             self._synced = size
 
     async def close(self) -> None:
-        """Sync and unlock; never raises for a full disk, but saves the lines elsewhere."""
+        """Sync and unlock; what a full disk refused is saved in a temporary file or on stderr."""
         try:
             with contextlib.suppress(OpenEQAError):
                 await self.sync()
             if self._unwritten:
-                with tempfile.NamedTemporaryFile(
-                    prefix="openeqa-journal-", suffix=".jsonl", delete=False
-                ) as rescue:
-                    rescue.write(b"".join(self._unwritten))
-                log.error(
-                    "%d journal line(s) could not be written to %s and were saved in %s: append "
-                    "that file to the journal before the next start",
-                    len(self._unwritten), self.path, rescue.name,
-                )  # fmt: skip
+                self._save(b"".join(self._unwritten))
         finally:
             os.close(self._file)
             self._lock.release()
+
+    def _save(self, lines: bytes) -> None:
+        try:
+            with tempfile.NamedTemporaryFile(
+                prefix="openeqa-journal-", suffix=".jsonl", delete=False
+            ) as file:
+                file.write(lines)
+            where = f"are in {file.name}"
+        except OSError:
+            where = "follow here:\n" + lines.decode()
+        log.error(
+            "%d journal line(s) that were paid for could not be written to %s; append them to it "
+            "before the next start. They %s",
+            len(self._unwritten), self.path, where,
+        )  # fmt: skip
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -208,3 +229,9 @@ def write_whole(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+    if hasattr(os, "O_DIRECTORY"):  # the new name is on the disk, too
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TextIO
 
-from openeqa_lab.records import Record
+from openeqa_lab.records import Record, Usage
 
 
 class Progress:
@@ -38,18 +38,17 @@ class Progress:
         """Cases that are finished, by this start or an earlier one."""
         return self._before + self._now
 
-    def add(self, record: Record) -> None:
-        """Count one more case that this start finished."""
+    def add(self, record: Record, paid: Usage) -> None:
+        """Count one more case that this start finished, and what it paid for it."""
         self._now += 1
         self._failed += record.failure is not None
-        paid = record.usage.dollars
-        self._unpriced |= paid is None
-        self._dollars += paid or 0.0
+        self._unpriced |= paid.dollars is None
+        self._dollars += paid.dollars or 0.0
         if time.monotonic() - self._shown >= self._every_s:
             self.show()
 
     def values(self) -> Mapping[str, float]:
-        """The same for loggers; dollars count the calls of known price."""
+        """The same for loggers; dollars are this start's, of calls whose price is known."""
         return {"done": self.done, "failed": self._failed, "dollars": self._dollars}
 
     def show(self, last: bool = False) -> None:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
 from openeqa_lab.data.case import Case
 
+HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+
 AnswerStatus = Literal["answered", "refused", "blocked", "empty"]
 Stage = Literal["episode", "answer", "judge"]
+
+
+def whole_characters(text: str) -> str:
+    """The text with half characters (lone surrogates) spelled out: UTF-8 has no bytes for them.
+
+    A model's reply may hold one, cut between the two halves of an emoji.
+    """
+    return HALF_CHARACTER.sub(lambda half: f"\\u{ord(half.group()):04x}", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +126,7 @@ class Shown:
 
     Args:
         path: Relative to the data root.
-        index: Within the episode, from 0.
+        index: Its number in the source, from 0.
         sha256: Of the frame's bytes; None when the reasoner did not open it.
     """
 

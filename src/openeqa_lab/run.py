@@ -17,10 +17,12 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from openeqa_lab import command, config
+from openeqa_lab.data.episode import Unseen
 from openeqa_lab.errors import OpenEQAError
 
 if TYPE_CHECKING:
-    from openeqa_lab.evaluation import Evaluation, Plan
+    from openeqa_lab.evaluation import Evaluation
+    from openeqa_lab.plan import Plan
     from openeqa_lab.report import Report
 
 PARTS = ("dataset", "episodes", "sampler", "reasoner", "judge")
@@ -38,22 +40,25 @@ def _run(composed: DictConfig) -> None:
     options = config.run_options(settings["run"])
     evaluation = _evaluation(settings, options.coverage)
     folder = evaluation.output_dir
+    take_from = [] if settings["output_dir"] else _siblings(folder)
     print(_opening(evaluation, settings))
-    if options.dry_run:
-        _tell(asyncio.run(evaluation.plan()))
-        return
     if not options.resume and (folder / "journal.jsonl").exists():
         raise OpenEQAError(
             f"{folder} holds answers and run.resume is false: choose another output_dir, "
             "or leave run.resume out to go on"
         )
+    if options.dry_run:
+        from openeqa_lab.plan import plan
+
+        _tell(asyncio.run(plan(evaluation, options.reask, take_from)))
+        return
     report = asyncio.run(
         evaluation.run(
             name=options.name or folder.name,
             group=options.group or _sweep(),
             config=settings,
             reask=options.reask,
-            take_from=[] if settings["output_dir"] else _siblings(folder),
+            take_from=take_from,
         )
     )
     print(f"{_summary(report)}\nreport: {folder / 'report.md'}")
@@ -74,7 +79,10 @@ def _evaluation(settings: dict[str, object], coverage: float) -> Evaluation:
 
     parts = {name: config.build(settings[name], name) for name in PARTS}
     limits = config.limits(settings)
-    identity = answer_identity(*(parts[name] for name in PARTS[:-1]))
+    identity = {
+        "answer": answer_identity(*(parts[name] for name in PARTS[:-1])),
+        "judge": parts["judge"].identity,
+    }
     return Evaluation(
         **parts,
         metrics=config.build_all(settings["metrics"], "metrics"),
@@ -86,7 +94,7 @@ def _evaluation(settings: dict[str, object], coverage: float) -> Evaluation:
 
 
 def _default_folder(sampler: object, identity: str) -> Path:
-    """`outputs/<reasoner>-<sampler>-k<k>-<judge>-<identity>`: the same for the same settings."""
+    """`outputs/<reasoner>-<sampler>-k<k>-<judge>-<identity>`: the settings decide it."""
     choices = HydraConfig.get().runtime.choices
     k = sampler.get("k") if isinstance(sampler, dict) else None
     words = [choices["reasoner"], choices["sampler"], f"k{k}", choices["judge"], identity]
@@ -94,9 +102,8 @@ def _default_folder(sampler: object, identity: str) -> Path:
 
 
 def _siblings(folder: Path) -> list[Path]:
-    """Default folders of other judges (and, of a blind run, samplers): the same answers."""
-    identity = folder.name.rpartition("-")[2]
-    return sorted(path for path in folder.parent.glob(f"*-{identity}") if path != folder)
+    """The other runs beside this one; those of the same answer identity are taken from."""
+    return sorted(path.parent for path in folder.parent.glob("*/journal.jsonl"))
 
 
 def _sweep() -> str | None:
@@ -109,9 +116,11 @@ def _opening(evaluation: Evaluation, settings: dict[str, object]) -> str:
     """What is about to be measured: the first line of every run."""
     dataset, choices = evaluation.dataset, HydraConfig.get().runtime.choices
     k = sampler.get("k") if isinstance(sampler := settings["sampler"], dict) else None
+    blind = isinstance(evaluation.episodes, Unseen)
+    shown = "no frames" if blind else f"sampler {choices['sampler']} k={k}"
     lines = [
-        f"{len(dataset)} questions of {dataset.name}, reasoner {choices['reasoner']}, sampler "
-        f"{choices['sampler']} k={k}, judge {choices['judge']}, in {evaluation.output_dir}"
+        f"{len(dataset)} questions of {dataset.name}, reasoner {choices['reasoner']}, {shown}, "
+        f"judge {choices['judge']}, in {evaluation.output_dir}"
     ]
     lines += [f"  {step.filter}: kept {step.kept}, dropped {step.dropped}" for step in dataset.kept]
     return "\n".join(lines)

@@ -17,7 +17,7 @@ from pathlib import Path
 from openeqa_lab import report
 from openeqa_lab.data.case import Case, Question
 from openeqa_lab.data.episode import Episode, EpisodeSource, Frame, FrameSource, Image, RawFrame
-from openeqa_lab.errors import CaseError, FrameError
+from openeqa_lab.errors import FrameError
 from openeqa_lab.images import FrameEncoder
 from openeqa_lab.judges import Judge
 from openeqa_lab.llm import LLM, Completion, FinishReason
@@ -34,12 +34,13 @@ class EchoLLM:
     """A language model that repeats its prompt, or says what it is told to: no network, no cost.
 
     Args:
-        reply: What to say to a prompt's texts joined by line ends; the texts themselves by default.
+        reply: What to say, or a function of a prompt's texts joined by line ends; those texts
+            themselves by default.
         finish_reason: Of every reply.
         seconds: How long each reply takes.
     """
 
-    reply: Callable[[str], str] = field(default=lambda prompt: prompt)
+    reply: str | Callable[[str], str] = field(default=lambda prompt: prompt)
     finish_reason: FinishReason = "stop"
     seconds: float = 0.0
     calls: list[tuple[str, Sequence[str | Image]]] = field(default_factory=list)
@@ -53,13 +54,14 @@ class EchoLLM:
         """The reply; every call is kept in `calls`."""
         self.calls.append((system, prompt))
         await asyncio.sleep(self.seconds)
-        text = self.reply("\n".join(part for part in prompt if isinstance(part, str)))
+        said = "\n".join(part for part in prompt if isinstance(part, str))
+        text = self.reply if isinstance(self.reply, str) else self.reply(said)
         words = sum(len(part.split()) for part in prompt if isinstance(part, str))
         usage = Usage(1, words, len(text.split()), 0.0, self.seconds)
         return Completion(text, self.finish_reason, "echo", usage)
 
 
-@dataclass
+@dataclass(eq=False)
 class TinyFrames:
     """A source of real little pictures, each of one colour of its own, that counts its reads."""
 
@@ -153,8 +155,9 @@ async def check_episode_source(source: EpisodeSource, case: Case) -> None:
     first = episodes[0]
     for episode in episodes:
         assert [frame.path for frame in episode.frames] == [frame.path for frame in first.frames]
-    for index, frame in enumerate(first.frames):
-        assert frame.index == index, "frames must be numbered from 0 in the order they were seen"
+    numbers = [frame.index for frame in first.frames]
+    assert numbers == sorted(set(numbers)), "frames must be numbered in the order they were seen"
+    for frame in first.frames:
         assert not Path(frame.path).is_absolute(), f"{frame.path} must be relative to the data root"
     if first.frames:
         raw = first.frames[0].read()
@@ -162,7 +165,7 @@ async def check_episode_source(source: EpisodeSource, case: Case) -> None:
 
 
 async def check_encoder(encoder: FrameEncoder) -> None:
-    """One picture a frame in the order given, never larger than asked, the same every time."""
+    """One whole picture a frame, in the order given, the same every time and for everybody."""
     _check_identity(encoder, encoder.identity)
     frames = tiny_episode(6).frames
     pictures = list(await encoder.encode(frames))
@@ -175,9 +178,6 @@ async def check_encoder(encoder: FrameEncoder) -> None:
     assert list(await encoder.encode(frames[::-1])) == pictures[::-1], "the order must be kept"
     both = await asyncio.gather(encoder.encode(frames), encoder.encode(frames[2:4]))
     assert list(both[1]) == pictures[2:4], "two questions that share frames must see the same"
-    source = frames[0].source
-    assert isinstance(source, TinyFrames)
-    assert len(source.reads) <= len(frames), "a frame was read more than once"
 
 
 def check_logger(logger: Logger, folder: Path) -> None:
@@ -224,13 +224,10 @@ def _png(picture: object) -> Image:
 async def check_reasoner(
     reasoner: Reasoner, question: Question, frames: Sequence[Frame] = ()
 ) -> None:
-    """An answer with a status and a text that go together, or a CaseError."""
+    """Answers with a status and a text that go together, also when asked several at once."""
     _check_identity(reasoner, reasoner.identity)
     before = json.dumps(reasoner.identity, sort_keys=True)
-    try:
-        answers = await asyncio.gather(*(reasoner.answer(question, frames) for _ in range(3)))
-    except CaseError:
-        answers = []
+    answers = await asyncio.gather(*(reasoner.answer(question, frames) for _ in range(3)))
     for answer in answers:
         assert isinstance(answer, Answer), f"{answer!r} is no Answer"
         spoke = answer.status == "answered"
@@ -242,11 +239,10 @@ async def check_judge(judge: Judge, case: Case) -> None:
     """Scores from 0 to 1, marks that fit the scale, the right answer not below a wrong one."""
     _check_identity(judge, judge.identity)
     assert "name" in judge.identity, "a judge's identity must hold its name"
+    verdicts = []
     for text in (case.answer, "something else altogether"):
-        try:
-            verdict = await judge.judge(case, Answer(text))
-        except CaseError:
-            continue
+        verdict = await judge.judge(case, Answer(text))
+        verdicts.append(verdict)
         assert isinstance(verdict, Verdict), f"{verdict!r} is no Verdict"
         assert 0 <= verdict.score <= 1, f"score {verdict.score} of {text!r} is outside 0 to 1"
         if judge.scale == "1-5":
@@ -254,10 +250,11 @@ async def check_judge(judge: Judge, case: Case) -> None:
             assert math.isclose(verdict.score, (verdict.mark - 1) / 4), "score is (mark - 1) / 4"
         else:
             assert verdict.mark is None, f"mark {verdict.mark} on a scale of 0-1"
+    assert verdicts[0].score >= verdicts[1].score, "the right answer scores below a wrong one"
 
 
 def check_metric(metric: Metric) -> None:
-    """Finite figures or None, intervals around them, failures left out, order of no matter."""
+    """Finite figures or None, intervals around them, counts that fit, order of no matter."""
     cases = [tiny_case(number, f"tiny/{number % 3:03d}-room") for number in range(9)]
     good = [
         Record(case, result=Answer("red"), verdict=Verdict(number % 5 / 4, number % 5 + 1))

@@ -46,12 +46,12 @@ def test_it_is_a_sequence_of_cases_in_the_order_of_the_file(path: Path) -> None:
     assert dataset.kept == ()
 
 
-def test_identity_is_name_and_hash_of_the_file_whatever_the_filters(path: Path) -> None:
+def test_identity_is_the_hash_of_the_file_whatever_its_name_and_the_filters(path: Path) -> None:
     digest = sha256(path.read_bytes()).hexdigest()
     dataset = Dataset(str(path), name="mine")
-    assert dataset.identity == {"name": "mine", "sha256": digest}
-    assert Dataset(path, name="mine", split="hm3d", limit=1).identity == dataset.identity
-    assert Dataset(path).identity["name"] == "questions"
+    assert dataset.identity == {"sha256": digest}
+    assert Dataset(path, split="hm3d", limit=1).identity == dataset.identity
+    assert (dataset.name, Dataset(path).name) == ("mine", "questions")
 
 
 def test_own_aliases_are_part_of_the_identity(path: Path) -> None:

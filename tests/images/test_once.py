@@ -95,12 +95,13 @@ async def test_questions_at_once_and_later_share_one_preparation() -> None:
     assert source.read_frames == list(range(8))
 
 
-async def test_sources_with_one_key_hold_the_same_pictures() -> None:
+async def test_two_roots_that_hold_one_path_do_not_share_its_pictures() -> None:
     first, second, other = Source("a"), Source("a"), Source("b")
     pictures = once()
     for source in (first, second, other):
         await pictures.get(source.frames(1))
-    assert (first.reads, second.reads, other.reads) == ([[1]], [], [[1]])
+    await pictures.get(first.frames(1))
+    assert (first.reads, second.reads, other.reads) == ([[1]], [[1]], [[1]])
 
 
 async def test_files_are_spread_over_threads_and_never_read_on_the_loops() -> None:

@@ -314,11 +314,13 @@ def test_where_the_prompts_lie_does_not_change_the_identity(prompts: str, tmp_pa
 
 @pytest.mark.parametrize("name", PROFILES)
 async def test_every_profile_keeps_the_contract(name: str, prompts: str) -> None:
-    for reply in ("Your mark: 3", "no idea", ""):
-        judge = profile(name, EchoLLM(lambda prompt, reply=reply: reply), prompts)  # type: ignore[misc]
-        await check_judge(judge, CASE)
-        assert judge.scale == "1-5"
-        assert judge.identity["name"] == name
+    judge = profile(name, EchoLLM("Your mark: 3"), prompts)
+    await check_judge(judge, CASE)
+    assert judge.scale == "1-5"
+    assert judge.identity["name"] == name
+    for reply in ("no idea", ""):
+        with pytest.raises(CaseError):
+            await profile(name, EchoLLM(reply), prompts).judge(CASE, Answer("desk"))
 
 
 def test_profiles_are_told_apart(prompts: str) -> None:

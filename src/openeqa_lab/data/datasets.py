@@ -113,14 +113,14 @@ class Dataset(Sequence[Case]):
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """Name and hash of the question file, and own aliases, as they say what is read of it.
+        """The hash of the question file, and own aliases, as they say what is read of it.
 
         Filters are not part of it: more questions of one file go on with one run.
         """
         own = {
             field: list(names) for field, names in self._aliases.items() if names != ALIASES[field]
         }
-        return {"name": self.name, "sha256": self.sha256} | ({"aliases": own} if own else {})
+        return {"sha256": self.sha256} | ({"aliases": own} if own else {})
 
     @property
     def whole(self) -> tuple[Case, ...]:

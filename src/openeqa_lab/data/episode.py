@@ -50,8 +50,8 @@ class FrameSource(Protocol):
     """Where an episode's pixels come from: a folder, a video, a renderer.
 
     Opening a source reads no pixels. `read` may be called from several threads at once, returns
-    the frames in the order asked for, and decodes a video in one pass. Two sources with one `key`
-    hold the same pictures.
+    the frames in the order asked for, and decodes a video in one pass. Sources are hashable, by
+    identity: frames are prepared once a source.
     """
 
     @property
@@ -78,7 +78,7 @@ class FrameSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A picture nobody has opened yet. `index` counts from 0 over the episode's frames."""
+    """A picture nobody has opened yet; `index` is its number in the source, from 0."""
 
     source: FrameSource
     index: int

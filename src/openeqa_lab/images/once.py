@@ -13,7 +13,7 @@ from functools import partial
 from openeqa_lab.data.episode import Frame, FrameSource, Image, RawFrame
 from openeqa_lab.errors import FrameError
 
-_Key = tuple[str, int]
+_Key = tuple[FrameSource, int]  # the source itself: two roots may hold one path
 _FRAMES_A_PASS = 64  # of a video, whose pixels are all held until its pass is over
 
 
@@ -54,7 +54,7 @@ class PreparedOnce:
         Raises:
             FrameError: As the source or the preparation raised it.
         """
-        keys = [(frame.source.key, frame.index) for frame in frames]
+        keys = [(frame.source, frame.index) for frame in frames]
         wanted = set(keys)
         found, passes = self._claim(frames)
         try:
@@ -73,10 +73,10 @@ class PreparedOnce:
         """What is there already, and the passes, old and new, that bring the rest."""
         found: dict[_Key, Image] = {}
         passes: dict[_Pass, None] = {}
-        missing: dict[tuple[str, str], dict[_Key, Frame]] = {}
+        missing: dict[tuple[FrameSource, str], dict[_Key, Frame]] = {}
         with self._lock:
             for frame in frames:
-                key = (frame.source.key, frame.index)
+                key = (frame.source, frame.index)
                 if key in self._kept:
                     self._kept.move_to_end(key)
                     found[key] = self._kept[key]
@@ -85,7 +85,7 @@ class PreparedOnce:
                 else:
                     # Frames of one file (a video's are `name.mp4#12`) are read in one pass.
                     file = frame.path.partition("#")[0]
-                    missing.setdefault((frame.source.key, file), {})[key] = frame
+                    missing.setdefault((frame.source, file), {})[key] = frame
             for wanted in missing.values():
                 for begun in self._begin(list(wanted.values())):
                     passes[begun] = None
@@ -98,7 +98,7 @@ class PreparedOnce:
         indices = sorted(frame.index for frame in frames)
         for start in range(0, len(indices), _FRAMES_A_PASS):
             part = indices[start : start + _FRAMES_A_PASS]
-            keys = tuple((source.key, index) for index in part)
+            keys = tuple((source, index) for index in part)
             begun = _Pass(keys, self._pool.submit(self._run, source, part))
             self._pending.update(dict.fromkeys(keys, begun))
             yield begun
@@ -118,7 +118,7 @@ class PreparedOnce:
         outcome: dict[_Key, Image | FrameError] = {}
         try:
             for index, raw in _read(source, indices):
-                key = (source.key, index)
+                key = (source, index)
                 try:
                     outcome[key] = raw if isinstance(raw, FrameError) else self._prepare(raw)
                 except FrameError as error:
@@ -126,7 +126,7 @@ class PreparedOnce:
         finally:
             with self._lock:
                 for index in indices:
-                    del self._pending[source.key, index]
+                    del self._pending[source, index]
                 for key, picture in outcome.items():
                     if isinstance(picture, Image):
                         self._keep(key, picture)

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from openeqa_lab.data.episode import Image
 from openeqa_lab.errors import CallError, CallKind, OpenEQAError
 from openeqa_lab.llm import Completion, FinishReason, failures
-from openeqa_lab.records import Usage
+from openeqa_lab.records import Usage, whole_characters
 
 log = logging.getLogger(__name__)
 
@@ -109,14 +109,18 @@ class ApiModel:
         try:
             response = await asyncio.wait_for(request, self._timeout_s)
         except asyncio.TimeoutError:
-            raise self._failure("timeout", f"no reply within {self._timeout_s:g} s") from None
+            usage = _unbilled("timeout", time.perf_counter() - started)
+            found = f"no reply within {self._timeout_s:g} s"
+            raise self._failure("timeout", found, usage) from None
         except litellm.exceptions.openai.OpenAIError as error:
             seconds = time.perf_counter() - started
             if failures.blocked(error):
                 # Vendors differ in whether they charge for what they block.
                 usage = Usage(1, dollars=None, seconds=seconds)
                 return Completion("", "content_filter", usage=usage)
-            raise self._failure(failures.kind(error), failures.describe(error)) from None
+            kind = failures.kind(error)
+            usage = _unbilled(kind, seconds)
+            raise self._failure(kind, failures.describe(error), usage) from None
         return self._completion(response, time.perf_counter() - started)
 
     def _completion(self, response: Any, seconds: float) -> Completion:
@@ -125,7 +129,7 @@ class ApiModel:
             raise self._failure("server", "the reply holds no choice", usage)
         choice = response.choices[0]
         refusal = getattr(choice.message, "refusal", None)
-        text = choice.message.content or refusal or ""
+        text = whole_characters(choice.message.content or refusal or "")
         reason = _finish_reason(choice)
         if reason == "length" and not text.strip():
             limit = self._parameters["max_tokens"]
@@ -262,6 +266,12 @@ def _priced(prices: Mapping[str, Any], provider: str, name: str) -> bool:
     entry = prices.get(f"{provider}/{name}") or prices.get(name) or {}
     own = str(entry.get("litellm_provider", "")).startswith(provider)
     return own and bool(entry.get("input_cost_per_token") or entry.get("output_cost_per_token"))
+
+
+def _unbilled(kind: CallKind, seconds: float) -> Usage:
+    """What a call without a reply cost: nothing if it was turned away, else nobody says."""
+    turned_away = kind in ("auth", "not_found", "bad_request", "rate_limit")
+    return Usage(1, dollars=0.0 if turned_away else None, seconds=seconds)
 
 
 def _usage(response: Any, seconds: float, priced: bool) -> Usage:

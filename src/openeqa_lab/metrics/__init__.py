@@ -32,7 +32,7 @@ class Metric(Protocol):
     """Computes figures from records alone, so that a report can be made again from a journal.
 
     Keys are words joined by ``/``, such as ``llm_match/category/object localization``; two
-    metrics of one run must not give the same key. Failures never enter a mean.
+    metrics of one run must not give the same key. Failures enter no mean of scores.
     """
 
     def compute(self, records: Sequence[Record], /) -> Mapping[str, Estimate]:

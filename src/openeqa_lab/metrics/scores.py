@@ -28,6 +28,9 @@ class Score:
     - ``answers/<status>``: how many were answered, refused, blocked or empty; ``answers/failed``:
       how many could not be had; ``answers/missing``: how many were not reached.
 
+    Below some ten episodes such an interval is too narrow: 2, 3 and 5 of them cover the truth 64,
+    87 and 87 times in a hundred instead of 95.
+
     Args:
         resamples: Bootstrap draws, at least 2.
         seed: Of the draws.

@@ -13,7 +13,7 @@ from openeqa_lab.data.episode import Frame
 from openeqa_lab.data.questions import decode_text, near, parse_json, read_bytes
 from openeqa_lab.entries import read_journal
 from openeqa_lab.errors import CaseError, OpenEQAError
-from openeqa_lab.records import Answer, Failure
+from openeqa_lab.records import Answer, Failure, whole_characters
 
 # The first that is there wins. A row's `answer` beside a prediction is the reference answer.
 ID_FIELDS = ("question_id", "id", "qid", "unique_id")
@@ -25,7 +25,8 @@ class Replay:
 
     Of a run folder the whole answer comes back, status, raw reply and what it cost then included.
     A prediction file is a JSON list of rows, an object around one such list, or an object of
-    ``id: answer``; an answer that is null or blank is an empty one, as upstream marks it.
+    ``id: answer``; an answer that is null is an empty one, as upstream marks it; so is a
+    blank one, which upstream would hand to its judge.
 
     Args:
         path: A run folder, its ``journal.jsonl``, or a JSON prediction file.
@@ -171,7 +172,7 @@ def _answer(where: str, said: object) -> Answer:
         return Answer("", "empty")
     if isinstance(said, bool) or not isinstance(said, (str, int, float)):
         raise OpenEQAError(f"{where} has the answer {_short(said)}: expected a text or null")
-    text = str(said)
+    text = whole_characters(str(said))
     return Answer(text) if text.strip() else Answer("", "empty", text)
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from openeqa_lab.report import Report
 
 EXAMPLES = 10
+FEW_EPISODES = 10  # below it a bootstrap over them is known to be too narrow
 
 _TITLES = {"llm_match": "LLM-Match", "score": "Score"}
 _FORMULAS = {
@@ -29,10 +30,11 @@ _LOWEST_AND_HIGHEST = {"llm_match": ("mark 1", "mark 5")}
 def to_markdown(report: Report, records: Sequence[Record]) -> str:
     """The page; what others wrote (questions, answers, names, messages) shows letter for letter."""
     heads = headlines(report.estimates)
+    episodes = len({record.case.episode for record in records if record.judged})
     sections = [
         f"# {escape(report.name)}\n",
         *_warnings(report),
-        *(_headline(key, report) for key in heads),
+        *(_headline(key, report, episodes) for key in heads),
         _scorer(report),
         _progress(report),
         *(section for key in heads for section in _groups(key, report.estimates)),
@@ -82,7 +84,7 @@ def _percent(share: float) -> str:
     return f"{int(share * 1000 + 1e-9) / 10:.1f} %"
 
 
-def _headline(key: str, report: Report) -> str:
+def _headline(key: str, report: Report, episodes: int) -> str:
     figure = report.estimates.get(key, Estimate(None))
     title = escape(_TITLES.get(key, key))
     counts = report.counts
@@ -98,6 +100,10 @@ def _headline(key: str, report: Report) -> str:
         lines.append(
             f"With {lowest} for all {missing:,} questions without a verdict it would be "
             f"{_value(low)}, with {highest} {_value(high)}.\n"
+        )
+    if 0 < episodes < FEW_EPISODES and figure.low is not None:
+        lines.append(
+            f"The interval rests on {episodes} episodes only, and is too narrow for that reason.\n"
         )
     if key in _FORMULAS:
         lines.append(f"{_FORMULAS[key]} Questions that failed do not enter it.\n")
