@@ -195,6 +195,7 @@ def test_twenty_random_kills_lose_nothing_and_repeat_only_calls_in_flight(place:
     ("arguments", "message"),
     [
         (["reasoner=gpt5"], "reasoner=gpt5: there is no such option; did you mean gpt4"),
+        (["loggers=[jsonl,wand]"], "loggers=wand: there is no such option; did you mean wandb?"),
         (["sampler.kk=3"], "sampler.kk is no key of this config: did you mean k?"),
         (["+sampler.kk=3"], "sampler.kk is no knob of"),
         (["sampler.k=None"], "sampler.k = 'None'"),

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from importlib import resources
+from importlib.abc import Traversable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -84,9 +85,8 @@ def _one_line(error: BaseException) -> str:
     cause = error.__cause__
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, option = error.missing_cfg_file.rpartition("/")
-        return (
-            f"{group}={option}: there is no such option; {config.near(option, error.options or [])}"
-        )
+        known = error.options or [name for name, _ in _options(_conf() / group)]
+        return f"{group}={option}: there is no such option; {config.near(option, known)}"
     if isinstance(cause, ConfigKeyError | ConfigAttributeError) and cause.parent_node is not None:
         keys = [str(key) for key in cause.parent_node]
         return f"{cause.full_key} is no key of this config: {config.near(str(cause.key), keys)}"
@@ -94,7 +94,9 @@ def _one_line(error: BaseException) -> str:
         more = " ".join(str(cause).split())
         text = text if more in text else f"{text} ({more})"
     if "OverrideParse" in type(error).__name__ or "OverrideParse" in type(cause).__name__:
-        text += "; a value with = , : [ ] { } or blanks is quoted twice: \"reasoner.model='a=b'\""
+        text += (
+            "; a value with = , : [ ] { } or blanks is quoted twice: \"reasoner.llm.model='a=b'\""
+        )
     return text
 
 
@@ -104,18 +106,10 @@ def options_help(program: str, intro: str) -> str:
     Hydra's own page composes everything several times over, which takes longer than a run.
     """
     lines = [intro, "", f"usage: {program} [group=option ...] [group.knob=value ...]", ""]
-    folder = resources.files("openeqa_lab.conf") if find_spec("openeqa_lab.conf") else None
-    root = folder or Path(config.conf_path())
-    for group in sorted(root.iterdir(), key=lambda path: path.name):
-        if not group.is_dir() or group.name.startswith("_"):
-            continue
-        lines.append(f"{group.name}:")
-        for file in sorted(group.iterdir(), key=lambda path: path.name):
-            name, sentence = (
-                file.name.removesuffix(".yaml"),
-                _first_sentence(file.read_text("utf-8")),
-            )
-            lines.append(f"  {name:<20}{sentence}")
+    for group in sorted(_conf().iterdir(), key=lambda path: path.name):
+        if group.is_dir() and not group.name.startswith("_"):
+            lines.append(f"{group.name}:")
+            lines += [f"  {name:<20}{sentence}" for name, sentence in _options(group)]
     lines += [
         "",
         "-m, --multirun      sweep over comma-separated values: -m sampler.k=1,5,15,50",
@@ -124,6 +118,23 @@ def options_help(program: str, intro: str) -> str:
         "--hydra-help        Hydra's own flags",
     ]
     return "\n".join(lines)
+
+
+def _conf() -> Traversable:
+    """The folder of the config files."""
+    installed = find_spec("openeqa_lab.conf")
+    return resources.files("openeqa_lab.conf") if installed else Path(config.conf_path())
+
+
+def _options(group: Traversable) -> list[tuple[str, str]]:
+    """The options of a group, each with its first sentence; none where there is no such group."""
+    if not group.is_dir():
+        return []
+    files = sorted(group.iterdir(), key=lambda path: path.name)
+    return [
+        (file.name.removesuffix(".yaml"), _first_sentence(file.read_text("utf-8")))
+        for file in files
+    ]
 
 
 def _first_sentence(text: str) -> str:

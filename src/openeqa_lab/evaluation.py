@@ -105,6 +105,12 @@ class Evaluation:
         self.answer_identity = answer_identity(dataset, episodes, sampler, reasoner)
         self.judge_identity = _plain(judge.identity)
         self.judge_hash = digest(self.judge_identity)
+        self.selection = {
+            "asked": len(dataset),
+            "of": len(dataset.whole),
+            "filters": [step.filter for step in dataset.kept],
+            "ids_sha256": dataset.ids_sha256,
+        }
 
     async def run(
         self,
@@ -144,7 +150,11 @@ class Evaluation:
                     "that are", self.output_dir, others, len(self.dataset),
                 )  # fmt: skip
             self.estimates([])  # two metrics in one place are found before anything is paid
-            identity = {"answer": self.answer_identity, "judge": self.judge_identity}
+            identity = {
+                "answer": self.answer_identity,
+                "judge": self.judge_identity,
+                "questions": self.selection,
+            }
             info = RunInfo(
                 name or self.output_dir.name, group, self.output_dir, dict(config or {}), identity
             )

@@ -122,12 +122,12 @@ class EpisodeTrace:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A frame that the reasoner was handed, in the order it was shown.
+    """A frame that the reasoner looked at, in the order it was shown.
 
     Args:
         path: Relative to the data root.
         index: Its number in the source, from 0.
-        sha256: Of the frame's bytes; None when the reasoner did not open it.
+        sha256: Of the frame's bytes or pixels, as `RawFrame` has it.
     """
 
     path: str

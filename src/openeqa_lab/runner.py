@@ -101,7 +101,13 @@ class CaseRunner:
             answer = await self._reasoner.answer(case.question, frames)
         except CaseError as error:
             return FailureLine(case.id, _failure(stage, error))
-        shown = tuple(Shown(frame.path, frame.index, frame.sha256) for frame in frames)
+        if not isinstance(answer, Answer):
+            raise OpenEQAError(
+                f"reasoner {type(self._reasoner).__name__} gave {type(answer).__name__} for an "
+                "answer: its contract asks for openeqa_lab.Answer, Answer('red') for instance"
+            )
+        opened = [frame for frame in frames if frame.sha256]  # the others were not looked at
+        shown = tuple(Shown(frame.path, frame.index, frame.sha256) for frame in opened)
         return AnswerLine(case.id, answer, EpisodeTrace(episode.id, len(episode.frames)), shown)
 
     def _check(self, episode: Episode) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,7 @@ async def test_a_run_folder_gives_whole_answers_back(tmp_path: Path, dataset: Da
     for path in (folder, folder / "journal.jsonl"):
         reasoner = Replay(str(path), dataset)
         await check_reasoner(reasoner, FIRST)
-        assert await reasoner.answer(FIRST, ()) == GIVEN
+        assert await reasoner.answer(FIRST, ()) == replace(GIVEN, usage=Usage())
         with pytest.raises(CaseError, match="it failed: timeout, no reply within 90 s") as caught:
             await reasoner.answer(SECOND, ())
         assert caught.value.kind == "no_prediction"

@@ -103,7 +103,7 @@ def read_questions(
     """
     content = read_bytes(
         path,
-        "`python -m openeqa_lab.fetch questions` brings the official questions; data_dir "
+        "`python -m openeqa_lab.fetch questions` (or demo-episode) brings upstream's; data_dir "
         "(environment: OPENEQA_DATA_DIR) or dataset.path says where they are",
     )
     text = decode_text(path, content)

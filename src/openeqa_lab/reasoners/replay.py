@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from openeqa_lab.data.case import Question
@@ -13,7 +14,7 @@ from openeqa_lab.data.episode import Frame
 from openeqa_lab.data.questions import decode_text, near, parse_json, read_bytes
 from openeqa_lab.entries import read_journal
 from openeqa_lab.errors import CaseError, OpenEQAError
-from openeqa_lab.records import Answer, Failure, whole_characters
+from openeqa_lab.records import Answer, Failure, Usage, whole_characters
 
 # The first that is there wins. A row's `answer` beside a prediction is the reference answer.
 ID_FIELDS = ("question_id", "id", "qid", "unique_id")
@@ -23,7 +24,8 @@ ANSWER_FIELDS = ("prediction", "pred", "predicted_answer", "model_answer", "resp
 class Replay:
     """Says again what a run folder or a prediction file holds; nothing is asked or paid.
 
-    Of a run folder the whole answer comes back, status, raw reply and what it cost then included.
+    Of a run folder the whole answer comes back, status and raw reply included; what it cost then
+    is not paid again, so it costs nothing here.
     A prediction file is a JSON list of rows, an object around one such list, or an object of
     ``id: answer``; an answer that is null is an empty one, as upstream marks it; so is a
     blank one, which upstream would hand to its judge.
@@ -83,7 +85,7 @@ class Replay:
         """
         result = self._results.get(question.id)
         if isinstance(result, Answer):
-            return result
+            return replace(result, usage=Usage())
         why = "" if result is None else f": it failed: {result.kind}, {result.message}"
         raise CaseError(
             f"question {question.id} has no answer in {self._path}{why}; complete it there, or "

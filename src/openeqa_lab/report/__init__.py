@@ -7,11 +7,13 @@ import dataclasses
 import json
 import math
 import numbers
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from openeqa_lab.entries import digest
 from openeqa_lab.errors import OpenEQAError
 from openeqa_lab.journal import write_whole
 from openeqa_lab.metrics import Estimate
@@ -21,6 +23,7 @@ from openeqa_lab.report.page import to_markdown
 from openeqa_lab.report.tally import Costs, Counts
 
 SCHEMA_VERSION = 1
+FILES = ("report.json", "report.md", "predictions.json", "metrics.json")
 
 State = Literal["complete", "stopped"]
 
@@ -41,7 +44,7 @@ class Report:
     Args:
         name: The run's name.
         state: ``stopped`` when the run ended before every question was reached.
-        identity: The settings that can change a number, under ``answer`` and ``judge``.
+        identity: What can change a number, under ``answer``, ``judge`` and ``questions``.
         settings: Recorded beside them, such as limits and concurrency.
         versions: Of this package and of those that can change a number.
         estimates: What the metrics gave.
@@ -113,18 +116,41 @@ def _clean(estimate: Estimate) -> Estimate:
 def write(report: Report, records: Sequence[Record], output_dir: str | Path) -> None:
     """Write report.json, report.md and upstream's predictions.json and metrics.json.
 
-    Each file is replaced as a whole. metrics.json is removed where no verdict carries a mark: one
-    of an earlier judge would pass for this one's.
+    Each file is replaced as a whole; those of another judge or of other questions are moved to a
+    folder in `earlier/` first.
 
     Raises:
         OpenEQAError: A file cannot be written; what the journal holds is not touched.
     """
     folder = Path(output_dir)
+    _set_aside(folder, report)
     marked = marks(records)
     _put(folder / "predictions.json", _json(predictions(records)))
     _put(folder / "metrics.json", _json(marked) if marked else None)
     _put(folder / "report.json", _json(to_json(report)))
     _put(folder / "report.md", to_markdown(report, records))
+
+
+def _set_aside(folder: Path, report: Report) -> None:
+    """Move the report of another judge, or of other questions, out of the way of this one."""
+    try:
+        old = json.loads((folder / "report.json").read_text(encoding="utf-8"))["identity"]
+        judge, asked = old["judge"]["name"], old["questions"]["asked"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # none that says what it is about
+    if old == to_json(report)["identity"]:
+        return
+    aside = folder / "earlier" / f"{judge}-{asked}-questions-{digest(old)}"
+    try:
+        aside.mkdir(parents=True, exist_ok=True)
+        for name in FILES:
+            if (folder / name).exists():
+                os.replace(folder / name, aside / name)
+    except OSError as error:
+        raise OpenEQAError(
+            f"cannot move the earlier report to {aside}: {error.strerror}. Nothing is lost: the "
+            "journal holds every answer and mark"
+        ) from None
 
 
 def _put(path: Path, text: str | None) -> None:

@@ -34,6 +34,7 @@ def to_markdown(report: Report, records: Sequence[Record]) -> str:
     sections = [
         f"# {escape(report.name)}\n",
         *_warnings(report),
+        *_selection(report),
         *(_headline(key, report, episodes) for key in heads),
         _scorer(report),
         _progress(report),
@@ -76,6 +77,17 @@ def _warnings(report: Report) -> Iterator[str]:
             f"{_percent(report.coverage_threshold)}.** {counts.judged:,} of {counts.asked:,} "
             "questions have a verdict: this is no number to publish. "
             "Start the same command again to try the failed ones once more.\n"
+        )
+
+
+def _selection(report: Report) -> Iterator[str]:
+    """Whether the number is about a part of the question file."""
+    questions = report.identity.get("questions")
+    if isinstance(questions, Mapping) and questions.get("filters"):
+        filters = ", ".join(escape(str(each)) for each in questions["filters"])
+        yield (
+            f"A selection: {questions['asked']:,} of the {questions['of']:,} questions of the "
+            f"file ({filters}).\n"
         )
 
 
@@ -142,7 +154,10 @@ def _progress(report: Report) -> str:
     rows = [
         ("asked", counts.asked),
         ("answered", counts.answered),
-        *((f"answered: {escape(name)}", times) for name, times in counts.statuses.items()),
+        *(
+            (f"of these {'with a text' if name == 'answered' else escape(name)}", times)
+            for name, times in counts.statuses.items()
+        ),
         ("judged", counts.judged),
         ("failed", counts.failed),
         ("answered but not judged yet", counts.unjudged),
