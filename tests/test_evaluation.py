@@ -442,3 +442,44 @@ async def test_a_reask_that_fails_keeps_the_answer_and_says_so(
     report = await evaluation(tmp_path, down).run(reask=["refused"])
     assert report.counts.statuses["refused"] == 1
     assert "the server said 503; the earlier answer is kept" in caplog.text
+
+
+async def test_a_report_of_other_questions_or_another_judge_replaces_none(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    await evaluation(tmp_path, Oracle(), Marker("one")).run()
+    whole = (run / "report.md").read_text()
+    report = await evaluation(tmp_path, Oracle(), Marker("one"), limit=2).run()
+    assert report.identity["questions"]["asked"] == 2  # type: ignore[index]
+    assert "A selection: 2 of the 6 questions of the file (limit=2)" in (
+        (run / "report.md").read_text().replace("\\", "")
+    )
+    (aside,) = (run / "earlier").iterdir()
+    assert aside.name.startswith("one-6-questions-")
+    assert (aside / "report.md").read_text() == whole
+    assert len(json.loads((aside / "predictions.json").read_text())) == 6
+    await evaluation(tmp_path, Oracle(), Marker("two"), limit=2).run()
+    assert len(list((run / "earlier").iterdir())) == 2
+    await evaluation(tmp_path, Oracle(), Marker("two"), limit=2).run()
+    assert len(list((run / "earlier").iterdir())) == 2
+
+
+async def test_a_reasoner_that_gives_no_answer_object_is_told_what_to_give(tmp_path: Path) -> None:
+    class Plain(Oracle):
+        async def answer(self, question: Question, frames: Sequence[Frame], /) -> Answer:
+            return "red"  # type: ignore[return-value]
+
+    with pytest.raises(OpenEQAError, match=r"reasoner Plain gave str .*openeqa_lab.Answer"):
+        await evaluation(tmp_path, Plain()).run()
+
+
+async def test_frames_that_a_reasoner_did_not_open_were_not_shown(tmp_path: Path) -> None:
+    class Blindfolded(Oracle):
+        async def answer(self, question: Question, frames: Sequence[Frame], /) -> Answer:
+            frames[0].read()
+            return Answer("red")
+
+    for episode in EPISODES:
+        write_frames(tmp_path / "frames" / episode, 4)
+    source = Recorded(tmp_path / "frames")
+    await evaluation(tmp_path, Blindfolded(), episodes=source).run()
+    assert [shown.index for shown in read_journal(tmp_path / "run").entries["q0"].shown] == [0]

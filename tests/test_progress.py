@@ -57,3 +57,7 @@ def test_a_terminal_gets_one_line_that_is_rewritten() -> None:
     progress.show(last=True)
     assert stream.getvalue().count("\r") == 2
     assert stream.getvalue().count("\n") == 1
+
+
+def test_a_run_with_nothing_left_says_so() -> None:
+    assert Progress(total=3, done=3, stream=io.StringIO()).line().endswith("nothing left to do")

@@ -9,9 +9,9 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from importlib import resources
-from importlib.abc import Traversable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, MissingConfigException
@@ -20,6 +20,9 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from openeqa_lab import config
 from openeqa_lab.errors import OpenEQAError
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
 
 _jobs: list[int] = []  # those that this process's command has begun
 _failed: list[str] = []  # and what they could not do
@@ -94,9 +97,7 @@ def _one_line(error: BaseException) -> str:
         more = " ".join(str(cause).split())
         text = text if more in text else f"{text} ({more})"
     if "OverrideParse" in type(error).__name__ or "OverrideParse" in type(cause).__name__:
-        text += (
-            "; a value with = , : [ ] { } or blanks is quoted twice: \"reasoner.llm.model='a=b'\""
-        )
+        text += "; a value with = , : [ ] { } or blanks is quoted twice: \"group.knob='a=b'\""
     return text
 
 

@@ -68,13 +68,9 @@ class Progress:
         rate = self._now / elapsed if elapsed > 0 else 0.0
         left = self._total - self.done
         dollars = f"${self._dollars:.2f}" + (" + unpriced calls" if self._unpriced else "")
-        if not left:
-            eta = "nothing"
-        else:
-            eta = _clock(left / rate) if rate else "unknown time"
-        return (
-            f"{self.done}/{self._total} done, {self._failed} failed, {dollars}, "
-            f"{rate:.1f} questions/s, {eta} left"
+        eta = _clock(left / rate) if rate else "unknown time"
+        return f"{self.done}/{self._total} done, {self._failed} failed, {dollars}, " + (
+            f"{rate:.1f} questions/s, {eta} left" if left else "nothing left to do"
         )
 
 
