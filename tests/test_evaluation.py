@@ -367,7 +367,9 @@ async def test_a_score_out_of_range_is_a_fault_of_the_judge_and_never_a_mark(
         async def judge(self, case: Case, answer: Answer, /) -> Verdict:
             return Verdict(float("nan"))
 
-    with pytest.raises(OpenEQAError, match=r"judge marker gave question q0 the score nan"):
+    with pytest.raises(
+        OpenEQAError, match=r"judge marker gave question q0 the score nan and the mark None"
+    ):
         await evaluation(tmp_path, Oracle(), Broken(), concurrency=1).run()
     report = await evaluation(tmp_path, Oracle(), Marker()).run()
     assert report.counts.judged == 6

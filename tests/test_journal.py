@@ -17,10 +17,10 @@ from openeqa_lab.entries import (
     JudgeLine,
     Line,
     VerdictLine,
-    differences,
     read_journal,
 )
 from openeqa_lab.errors import OpenEQAError
+from openeqa_lab.identity import comparable, differences, digest
 from openeqa_lab.journal import Journal
 from openeqa_lab.records import Answer, EpisodeTrace, Failure, Shown, Usage, Verdict
 
@@ -342,3 +342,53 @@ def test_a_journal_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").mkdir()
     with pytest.raises(OpenEQAError, match=r"cannot open .*journal.jsonl: Is a directory"):
         Journal(tmp_path)
+
+
+async def test_an_editors_byte_order_mark_does_not_lock_the_answers_away(tmp_path: Path) -> None:
+    await write(tmp_path, *LINES)
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    await write(tmp_path, answer("q9"))
+    assert set(read_journal(tmp_path).entries) == {"q1", "q2", "q3", "q9"}
+    assert not path.read_bytes().startswith(b"\xef")
+
+
+async def test_two_runs_in_one_file_are_refused(tmp_path: Path) -> None:
+    await write(tmp_path, *LINES)
+    path = tmp_path / "journal.jsonl"
+    text = path.read_text()
+    path.write_text(text + text.replace("0.2", "0.7"))
+    with pytest.raises(OpenEQAError, match=r"two runs with other settings .*0.2 -> 0.7"):
+        Journal(tmp_path)
+    path.write_text(text + text)
+    await Journal(tmp_path).close()
+
+
+async def test_a_broken_journal_beside_this_one_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await write(tmp_path / "other", *LINES)
+    path = tmp_path / "other" / "journal.jsonl"
+    path.write_text(path.read_text() + '{"type":"identity","identity":{},"format":99}\n')
+    ours = Journal(tmp_path / "ours")
+    ours.identify(IDENTITY, "0.1")
+    assert ours.take_answers(tmp_path / "other") == 0
+    assert "no answers are taken over from" in caplog.text
+    await ours.close()
+
+
+async def test_a_value_of_a_wrong_type_is_refused_before_it_is_written(tmp_path: Path) -> None:
+    book = Journal(tmp_path)
+    book.identify(IDENTITY, "0.1")
+    wrong = AnswerLine("q1", Answer("x", model=7), TRACE)  # type: ignore[arg-type]
+    with pytest.raises(OpenEQAError, match=r"answer line of q1 cannot be written"):
+        book.append(wrong)
+    book.append(answer("q2"))
+    await book.close()
+    assert set(read_journal(tmp_path).entries) == {"q2"}
+
+
+def test_a_whole_number_is_one_setting_however_it_is_typed() -> None:
+    assert comparable({"temperature": 0.0}) == comparable({"temperature": 0})
+    assert digest(comparable({"t": 1.0})) == digest(comparable({"t": 1}))
+    assert comparable({"t": (1, 2.5)}) == {"t": [1, 2.5]}

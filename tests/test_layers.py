@@ -18,6 +18,7 @@ LAYERS = [
     {"errors"},
     {"data"},
     {"records"},
+    {"identity"},
     {"sampling", "images", "prompts", "llm", "entries"},
     {"journal"},
     {"reasoners", "judges", "metrics"},

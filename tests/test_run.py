@@ -255,3 +255,32 @@ def test_a_dry_run_says_what_would_be_asked_and_names_what_is_missing(place: Pat
     assert code == 1
     assert "Episode 'hm3d-v0/001-a' is missing" in out
     assert "12 of 12 questions have no frames (2 episodes" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["~sampler"], "sampler must not be left out"),
+        (["~concurrency"], "concurrency must not be left out"),
+        (["judge._target_=openeqa_lab.sampling.All", "~judge.articles"], "judge"),
+        (["judge={_target_:builtins.dict}"], "judge"),
+        (["-m", "hydra.sweep.dir=data/open-eqa-v0.json"], "File exists"),
+    ],
+)
+def test_a_config_taken_apart_is_one_line_too(
+    place: Path, arguments: list[str], message: str
+) -> None:
+    code, _, err = run(place, *arguments, "loggers=[]")
+    assert code == 1, err
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_closed_and_narrow_streams_do_not_end_a_run(place: Path) -> None:
+    environment = os.environ | {"OPENEQA_DATA_DIR": "", "PYTHONIOENCODING": "ascii"}
+    command = f"{sys.executable} -m openeqa_lab.run experiment=demo \"output_dir='o/\u00fc'\" 2>&-"
+    result = subprocess.run(
+        ["bash", "-c", command], cwd=place, env=environment, capture_output=True, timeout=120
+    )
+    assert result.returncode == 0
+    assert b"24 of 24 judged" in result.stdout

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import io
 import os
 import re
 import sys
@@ -38,6 +40,11 @@ def run(task: Callable[[], object], program: str, intro: str) -> int:
     """
     _jobs.clear()
     _failed.clear()
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (a closed stream is None)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal may know no such letter
     try:
         if {"--help", "-h"} & set(sys.argv[1:]):
             print(options_help(program, intro), flush=True)
@@ -45,13 +52,14 @@ def run(task: Callable[[], object], program: str, intro: str) -> int:
             task()
     except (OpenEQAError, HydraException, OmegaConfBaseException) as error:
         return _complain(_one_line(error))
-    except ValueError as error:
-        if _jobs:
-            raise
-        return _complain(_one_line(error))  # Hydra says so of `group=null` and the like
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except (ValueError, OSError) as error:
+        # Before a job has begun: Hydra's word on `group=null`, or on a folder it cannot make.
+        if _jobs and getattr(error, "errno", None) != errno.ENOSPC:
+            raise
+        return _complain(_one_line(error))
     except (KeyboardInterrupt, asyncio.CancelledError):
         sys.stderr.write("stopped: start the same command again to go on\n")
         return 130

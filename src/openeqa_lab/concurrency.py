@@ -24,7 +24,8 @@ async def work_through(
     way ends by itself; then that exception is raised. A cancellation ends what is under way too.
     No task is left pending in any case.
     """
-    queue = iter(items)
+    waiting = list(items)
+    queue = iter(waiting)
 
     async def worker() -> None:
         for item in queue:
@@ -36,7 +37,9 @@ async def work_through(
             if stop.is_set():
                 return
 
-    workers = [asyncio.create_task(worker()) for _ in range(at_once)]
+    workers = [asyncio.create_task(worker()) for _ in range(min(at_once, len(waiting)))]
+    if not workers:
+        return
     try:
         await asyncio.wait(workers)
     except asyncio.CancelledError:

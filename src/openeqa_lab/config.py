@@ -78,6 +78,8 @@ def plain(config: DictConfig, known: Sequence[str]) -> dict[str, object]:
         ) from None
     assert isinstance(container, dict)  # noqa: S101 (a DictConfig's container is a dict)
     node = {str(key): value for key, value in container.items()}
+    if missing := [key for key in known if key not in node]:
+        raise OpenEQAError(f"{' and '.join(missing)} must not be left out of the config")
     for key in node:
         if key not in known:
             raise OpenEQAError(f"{key} is no key of this command: {near(key, known)}")
@@ -130,7 +132,10 @@ def _faults(node: object, path: str) -> Iterator[str]:
 
 def _target_faults(node: Node, path: str) -> Iterator[str]:
     target = _locate(str(node["_target_"]), path)
-    known = inspect.signature(target).parameters
+    try:
+        known = inspect.signature(target).parameters
+    except ValueError:  # a built-in that does not say what it takes
+        return
     hints = _hints(target)
     given = {key: value for key, value in node.items() if not key.startswith("_")}
     prefix = f"{path}." if path else ""

@@ -6,9 +6,8 @@ judge's settings and the short hash that its lines carry), ``answer``, ``verdict
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -18,6 +17,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from openeqa_lab.errors import OpenEQAError
+from openeqa_lab.identity import differences
 from openeqa_lab.records import (
     HALF_CHARACTER,
     Answer,
@@ -156,31 +156,6 @@ class Content:
     entries: dict[str, Entry]
 
 
-def digest(identity: Mapping[str, object]) -> str:
-    """The first eight hex digits of an identity's SHA-256, as folders and verdict lines use it."""
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def differences(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
-    """The settings that differ, each as ``name: old -> new``, nested names joined by dots."""
-    before, after = dict(_leaves(old)), dict(_leaves(new))
-    names = [*before, *(name for name in after if name not in before)]
-    return [
-        f"{name}: {before.get(name, 'not set')} -> {after.get(name, 'not set')}"
-        for name in names
-        if before.get(name) != after.get(name)
-    ]
-
-
-def _leaves(node: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """The values of a nested mapping by their dotted names, as JSON."""
-    for key, value in node.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", json.dumps(value)
-
-
 def read_journal(path: Path) -> Content:
     """The fold of a journal file or of a run folder's journal; damaged lines are left out.
 
@@ -196,20 +171,32 @@ def read_journal(path: Path) -> Content:
 
 
 def line_of(line: Line) -> bytes:
-    """A line as it is written, half characters in it spelled out."""
+    """A line as it is written, half characters in it spelled out.
+
+    Raises:
+        OpenEQAError: It would not read back: a reasoner or a judge gave a value of a wrong type.
+    """
     try:
-        return adapter().dump_json(line) + b"\n"
-    except PydanticSerializationError:
-        text = json.dumps(adapter().dump_python(line, mode="python"), ensure_ascii=False)
-        text = HALF_CHARACTER.sub(lambda half: f"\\\\u{ord(half.group()):04x}", text)
-        return text.encode() + b"\n"
+        try:
+            data = adapter().dump_json(line, warnings=False)
+        except PydanticSerializationError:
+            text = json.dumps(adapter().dump_python(line, warnings=False), ensure_ascii=False)
+            data = HALF_CHARACTER.sub(lambda half: f"\\\\u{ord(half.group()):04x}", text).encode()
+        adapter().validate_json(data)
+    except (PydanticSerializationError, ValidationError, TypeError, ValueError) as error:
+        fault = " ".join(str(error).split())
+        raise OpenEQAError(
+            f"the {line.type} line of {getattr(line, 'case', 'this run')} cannot be written, as a "
+            f"reasoner or a judge gave a value of another type than its contract says: {fault}"
+        ) from None
+    return data + b"\n"
 
 
-def identity_of(folder: Path) -> Mapping[str, object] | None:
-    """The identity of a run folder, read off its journal's first line; None without one."""
+def identity_of(path: Path) -> Mapping[str, object] | None:
+    """The identity of a run folder or journal, read off its first line; None without one."""
     try:
-        with (folder / FILE_NAME).open("rb") as file:
-            line = adapter().validate_json(file.readline())
+        with (path if path.is_file() else path / FILE_NAME).open("rb") as file:
+            line = adapter().validate_json(file.readline().removeprefix(b"\xef\xbb\xbf"))
     except (OSError, ValidationError):
         return None
     return line.identity if isinstance(line, IdentityLine) else None
@@ -244,7 +231,7 @@ def parse(data: bytes) -> tuple[list[tuple[bytes, Line]], list[bytes]]:
     """The whole lines with what they say, and the damaged ones (torn, zeroed, not of ours)."""
     good: list[tuple[bytes, Line]] = []
     damaged: list[bytes] = []
-    for raw in data.split(b"\n"):
+    for raw in data.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
         if not raw.strip():
             continue
         try:
@@ -266,7 +253,12 @@ def fold(lines: Iterable[tuple[bytes, Line]], path: Path) -> Content:
                     f"{path} was written by a newer version ({line.version}, format "
                     f"{line.format}; this one reads up to {FORMAT}): update openeqa-lab"
                 )
-            identity = identity or line.identity
+            if identity is not None and identity != line.identity:
+                raise OpenEQAError(
+                    f"{path} holds answers of two runs with other settings "
+                    f"({'; '.join(differences(identity, line.identity))}): take one run's lines out"
+                )
+            identity = line.identity
         elif isinstance(line, JudgeLine):
             judges[line.judge] = line.identity
         elif identity is None:

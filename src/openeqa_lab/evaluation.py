@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -19,10 +19,10 @@ from openeqa_lab.data.episode import EpisodeSource, Unseen
 from openeqa_lab.entries import (
     Entry,
     JudgeLine,
-    digest,
 )
 from openeqa_lab.errors import OpenEQAError
-from openeqa_lab.journal import Journal, write_whole
+from openeqa_lab.identity import comparable, digest
+from openeqa_lab.journal import Journal
 from openeqa_lab.judges import Judge
 from openeqa_lab.loggers import Logger, RunInfo, guarded
 from openeqa_lab.metrics import Estimate, Metric
@@ -51,13 +51,19 @@ def answer_identity(
     if not isinstance(episodes, Unseen):
         parts["sampler"] = sampler.identity
     parts["reasoner"] = reasoner.identity
-    return _plain(parts)
+    return comparable(parts)
 
 
-def _plain(node: Mapping[str, object]) -> dict[str, object]:
-    """As it reads back from JSON (tuples become lists), so that identities can be compared."""
-    plain: dict[str, object] = json.loads(json.dumps(node, sort_keys=True))
-    return plain
+class _Clock:
+    """When a run began, by the calendar and by a clock that nobody sets."""
+
+    def __init__(self) -> None:
+        self._began, self._ticks = datetime.now().astimezone(), time.monotonic()
+
+    def timing(self) -> Timing:
+        """From then until now."""
+        now = datetime.now().astimezone()
+        return Timing(self._began.isoformat(), now.isoformat(), time.monotonic() - self._ticks)
 
 
 class Evaluation:
@@ -103,7 +109,7 @@ class Evaluation:
         self.concurrency = concurrency
         self.coverage = coverage
         self.answer_identity = answer_identity(dataset, episodes, sampler, reasoner)
-        self.judge_identity = _plain(judge.identity)
+        self.judge_identity = comparable(judge.identity)
         self.judge_hash = digest(self.judge_identity)
         self.selection = {
             "asked": len(dataset),
@@ -156,16 +162,20 @@ class Evaluation:
                 "questions": self.selection,
             }
             info = RunInfo(
-                name or self.output_dir.name, group, self.output_dir, dict(config or {}), identity
+                name or self.output_dir.resolve().name,
+                group,
+                self.output_dir,
+                dict(config or {}),
+                identity,
             )
             return await self._run(book, info, reask)
         finally:
             await book.close()
 
     async def _run(self, book: Journal, info: RunInfo, reask: Collection[AnswerStatus]) -> Report:
-        started, entries = datetime.now().astimezone(), book.content.entries
+        started, entries = _Clock(), book.content.entries
         settings = yaml.safe_dump(info.config, sort_keys=False, allow_unicode=True)
-        write_whole(self.output_dir / "config.yaml", settings.encode())
+        report.put(self.output_dir / "config.yaml", settings)
         if self.judge_hash not in book.content.judges:
             book.append(JudgeLine(self.judge_hash, self.judge_identity))
         todo = [record.case for record in self.records(entries) if waits(record, reask)]
@@ -200,10 +210,8 @@ class Evaluation:
         return result
 
     def _report(
-        self, records: Sequence[Record], info: RunInfo, state: State, started: datetime
+        self, records: Sequence[Record], info: RunInfo, state: State, started: _Clock
     ) -> Report:
-        finished = datetime.now().astimezone()
-        seconds = (finished - started).total_seconds()
         return report.build(
             records,
             self.estimates(records),
@@ -212,7 +220,7 @@ class Evaluation:
             identity=info.identity,
             settings=info.config,
             versions=_versions(),
-            timing=Timing(started.isoformat(), finished.isoformat(), seconds),
+            timing=started.timing(),
             coverage_threshold=self.coverage,
         )
 

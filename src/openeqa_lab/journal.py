@@ -124,16 +124,22 @@ class Journal:
             return 0
         if identity_of(folder) != self.content.identity:
             return 0
+        lock = filelock.FileLock(folder / LOCK_NAME)
         try:
-            with filelock.FileLock(folder / LOCK_NAME, timeout=0):
-                theirs = read_journal(folder).entries
+            # A folder that cannot be written to has no lock, and no run under way in it.
+            with contextlib.suppress(PermissionError):
+                lock.acquire(timeout=0)
+            theirs = read_journal(folder).entries
         except filelock.Timeout:
             raise OpenEQAError(
                 f"the run in {folder} is asking the same questions with the same settings: wait "
                 "for its end, its answers are then taken over instead of being bought twice"
             ) from None
-        except PermissionError:  # somebody else's folder: nothing of ours runs in it
-            theirs = read_journal(folder).entries
+        except OpenEQAError as error:
+            log.warning("no answers are taken over from %s: %s", folder, error)
+            return 0
+        finally:
+            lock.release()
         lines = missing_answers(self.content.entries, theirs)
         for line in lines:
             self.append(line)

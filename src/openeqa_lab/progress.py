@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ class Progress:
     def __init__(
         self, total: int, done: int = 0, stream: TextIO | None = None, every_s: float = 30.0
     ) -> None:
-        self._stream = stream or sys.stderr
+        self._stream = stream or sys.stderr or io.StringIO()  # a closed stream is None
         self._terminal = self._stream.isatty()
         self._every_s = 0.1 if self._terminal else every_s
         self._total, self._before, self._now = total, done, 0

@@ -26,6 +26,13 @@ if TYPE_CHECKING:
     from openeqa_lab.report import Report
 
 PARTS = ("dataset", "episodes", "sampler", "reasoner", "judge")
+ROLES = {  # what each part must have; the rest of its contract is its kit's to check
+    "dataset": "whole",
+    "episodes": "episode",
+    "sampler": "sample",
+    "reasoner": "answer",
+    "judge": "judge",
+}
 KEYS = (*PARTS, "metrics", "loggers", "data_dir", "output_dir", "concurrency", "run")
 
 
@@ -74,14 +81,20 @@ def _run(composed: DictConfig) -> None:
 
 def _evaluation(settings: dict[str, object], coverage: float) -> Evaluation:
     """The evaluation that a config describes; the heavy imports happen here, not for --help."""
-    from openeqa_lab.entries import digest
     from openeqa_lab.evaluation import Evaluation, answer_identity
+    from openeqa_lab.identity import comparable, digest
 
     parts = {name: config.build(settings[name], name) for name in PARTS}
+    for name, method in ROLES.items():
+        if not hasattr(parts[name], method):
+            raise OpenEQAError(
+                f"{name}._target_ gives a {type(parts[name]).__name__}, which is no {name}: it "
+                f"has no {method}"
+            )
     limits = config.limits(settings)
     identity = {
         "answer": answer_identity(*(parts[name] for name in PARTS[:-1])),
-        "judge": parts["judge"].identity,
+        "judge": comparable(parts["judge"].identity),
     }
     return Evaluation(
         **parts,
@@ -158,6 +171,8 @@ def _summary(report: Report) -> str:
 def main() -> None:
     """The command `openeqa-lab`, the same as `python -m openeqa_lab.run`."""
     gc.set_threshold(50_000)  # composing a config makes much and drops little
+    if not os.environ.get("OPENEQA_DATA_DIR"):
+        os.environ.pop("OPENEQA_DATA_DIR", None)  # set but empty is not the root of the disk
     intro = "Ask a reasoner the questions of a data set, have its answers judged, and report."
     sys.exit(command.run(_task, "python -m openeqa_lab.run", intro))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from openeqa_lab.data.case import Case
 from openeqa_lab.data.episode import Episode, EpisodeSource, Frame
@@ -129,11 +130,13 @@ class CaseRunner:
             verdict = await self._judge.judge(case, answer)
         except CaseError as error:
             return FailureLine(case.id, _failure("judge", error), self._judge_hash)
-        if not 0 <= verdict.score <= 1:
+        if not 0 <= verdict.score <= 1 or verdict.mark not in (None, 1, 2, 3, 4, 5):
             raise OpenEQAError(
                 f"judge {self._judge.identity.get('name')} gave question {case.id} the score "
-                f"{verdict.score}: its contract asks for 0 to 1"
+                f"{verdict.score} and the mark {verdict.mark}: its contract asks for a score from "
+                "0 to 1 and a mark from 1 to 5 or none"
             )
+        verdict = replace(verdict, score=float(verdict.score))  # numpy's numbers are no JSON
         return VerdictLine(case.id, self._judge_hash, verdict)
 
 

@@ -16,6 +16,7 @@ from PIL import Image as Pillow
 from PIL import ImageFile
 
 from openeqa_lab.data.episode import Frame, Image, RawFrame
+from openeqa_lab.data.layouts import FolderSource
 from openeqa_lab.errors import FrameError, OpenEQAError
 from openeqa_lab.images.encoders import Encoder, UpstreamEncoder, decode
 
@@ -554,3 +555,11 @@ def test_without_opencv_upstreams_encoder_names_the_extra(
     with pytest.raises(OpenEQAError, match=r"pip install 'openeqa-lab\[upstream\]'"):
         UpstreamEncoder()
     Encoder()
+
+
+async def test_a_picture_too_long_for_its_format_names_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "wide.png"
+    Pillow.new("RGB", (17_000, 2)).save(path)
+    frame = Frame(FolderSource(tmp_path, "e", ["wide.png"]), 0)
+    with pytest.raises(FrameError, match=r"wide.png: 17000x2 cannot be written as webp"):
+        await Encoder(format="webp", size=0).encode([frame])

@@ -363,3 +363,10 @@ def test_parsers_are_told_apart_by_their_identity() -> None:
     identities = [Robust(), Robust(tag="Mark"), Robust(highest=10), Upstream(), Nodeset()]
 
     assert len({str(parser.identity) for parser in identities}) == 5
+
+
+@pytest.mark.parametrize(
+    "reply", ["Your mark: 3 \u00bd", "Your mark: 3\u00bd", "Your mark: 4 \u2153"]
+)
+def test_a_fraction_beside_a_mark_is_no_whole_mark(reply: str) -> None:
+    assert Robust().parse(reply) is None

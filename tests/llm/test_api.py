@@ -574,3 +574,46 @@ def test_a_program_ends_without_a_word_of_open_connections(wire: Any) -> None:
     assert (done.stdout, done.stderr) == ("", "")
     assert len(wire.requests) == 16
     assert json.dumps(wire.requests[0]["messages"])
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"api_key_env": "sk-live-abcdefgh12345678"},
+        {"api_key_env": "MY KEY"},
+        {"api_base": "http://user:hunter2hunter2@localhost:8000/v1"},
+        {"api_base": "http://localhost:8000/v1?api_key=hunter2hunter2"},
+    ],
+)
+def test_a_secret_in_a_knob_is_refused_and_not_repeated(knobs: dict[str, Any]) -> None:
+    with pytest.raises(OpenEQAError, match="not shown") as caught:
+        ApiModel("openai/gpt-4o", **knobs)
+    assert "abcdefgh" not in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["http://localhost:99999/v1", "http://[::1", "ftp://x", "http://", "http://x:0/v1"]
+)
+def test_an_address_that_there_cannot_be_is_refused_at_once(address: str) -> None:
+    with pytest.raises(OpenEQAError, match=r"llm.api_base is .*expected an address"):
+        ApiModel("openai/gpt-4o", api_base=address)
+
+
+async def test_half_a_character_and_a_model_that_is_no_text_are_spelled_out(wire: Any) -> None:
+    body: Any = chat("a \ud83d chair")
+    wire.says(body | {"model": 7})
+    reply = await ApiModel("hosted_vllm/x", api_base=wire.base("hosted_vllm")).complete(["Hi."])
+    assert (reply.text, reply.model) == ("a \\ud83d chair", "7")
+
+
+async def test_a_call_without_a_reply_is_not_called_free_unless_it_was_turned_away(
+    wire: Any,
+) -> None:
+    llm = ApiModel("hosted_vllm/x", api_base=wire.base("hosted_vllm"), timeout_s=5)
+    for status, dollars in ((500, None), (429, 0.0), (400, 0.0)):
+        wire.says({"error": {"message": "no"}}, status)
+        with pytest.raises(CallError) as caught:
+            await llm.complete(["Hi."])
+        assert caught.value.usage is not None
+        assert (caught.value.usage.calls, caught.value.usage.dollars) == (1, dollars)

@@ -253,3 +253,8 @@ def test_identity_names_model_encoder_prompt_and_rules_but_no_path(tmp_path: Pat
     before = json.dumps(identity)
     template.write_text("{frames}: {question}", "utf-8")
     assert json.dumps(seeing(EchoLLM(), template=str(template)).identity) != before
+
+
+async def test_only_a_line_end_ends_the_a_line() -> None:
+    reasoner = blind(EchoLLM("A: foo\u2028bar\x0bbaz\r\nExplanation: none"), answer="a_line")
+    assert (await reasoner.answer(QUESTION, ())).text == "foo\u2028bar\x0bbaz"

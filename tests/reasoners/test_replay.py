@@ -188,3 +188,35 @@ async def test_ids_beyond_a_filter_are_known(tmp_path: Path, dataset: Dataset) -
     few = Dataset(dataset.path, limit=1)
     reasoner = replay(tmp_path, few, {"q-0": "no", "q-1": "yes"})
     assert (await reasoner.answer(FIRST, ())).text == "no"
+
+
+async def test_missing_values_of_a_table_program_are_empty_answers(
+    tmp_path: Path, dataset: Dataset
+) -> None:
+    path = tmp_path / "predictions.json"
+    path.write_text(f'[{{"question_id": "{FIRST.id}", "answer": NaN}}]')
+    answer = await Replay(str(path), dataset).answer(FIRST, ())
+    assert (answer.text, answer.status) == ("", "empty")
+
+
+async def test_lines_of_json_are_read_like_a_list(tmp_path: Path, dataset: Dataset) -> None:
+    path = tmp_path / "predictions.jsonl"
+    row = {"question_id": FIRST.id, "answer": "a \ud83d lamp"}
+    path.write_text(json.dumps(row) + "\n\n")
+    answer = await Replay(str(path), dataset).answer(FIRST, ())
+    assert answer.text == "a \\ud83d lamp"
+
+
+def test_a_file_of_scores_is_no_file_of_answers(tmp_path: Path, dataset: Dataset) -> None:
+    rows = [{"question_id": case.id, "answer": 0.5} for case in dataset]
+    path = tmp_path / "predictions.json"
+    path.write_text(json.dumps(rows))
+    with pytest.raises(OpenEQAError, match="that is a file of scores"):
+        Replay(str(path), dataset)
+
+
+async def test_a_list_beside_other_fields_is_taken(tmp_path: Path, dataset: Dataset) -> None:
+    path = tmp_path / "predictions.json"
+    rows = [{"question_id": FIRST.id, "answer": "a lamp"}]
+    path.write_text(json.dumps({"model": "x", "results": rows}))
+    assert (await Replay(str(path), dataset).answer(FIRST, ())).text == "a lamp"

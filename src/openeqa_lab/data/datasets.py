@@ -257,7 +257,7 @@ def _read_ids(path: Path) -> tuple[str, ...]:
     )
     text = decode_text(path, content)
     if text.lstrip()[:1] not in ("[", "{"):
-        ids = tuple(line.strip() for line in text.splitlines() if line.strip())
+        ids = tuple(line.strip() for line in text.split("\n") if line.strip())
     else:
         value = parse_json(path, text)
         if not isinstance(value, list) or not all(isinstance(name, str) for name in value):

@@ -168,6 +168,12 @@ def _folder_source(root: Path, place: Path, found: _Findings) -> FolderSource | 
             names = (_list(folder, found) or ([], set()))[0]
     if not names:
         return None
+    hidden = [name for name in FOLDERS if folder == place and name in below]
+    if hidden:
+        logger.warning(
+            "%s: its own %d pictures are the frames, and its folder %s is left aside; if it should "
+            "be the other way round, move the pictures away", folder, len(names), hidden[0],
+        )  # fmt: skip
     return FolderSource(folder, folder.relative_to(root).as_posix(), _ordered(folder, names))
 
 

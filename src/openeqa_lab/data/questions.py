@@ -247,7 +247,7 @@ def _extra_answers(where: str, name: str, value: object, answer: str) -> tuple[s
         if value.lstrip().startswith("["):  # a list in a cell of a CSV file
             try:
                 value = json.loads(value)
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise OpenEQAError(
                     f'{where}: {name!r} is not a JSON list; expected ["one", "two"], or one answer'
                 ) from None

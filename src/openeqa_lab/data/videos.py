@@ -152,14 +152,14 @@ def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
     import av
 
     try:
-        with av.open(str(path)) as container:
+        with av.open(str(path), metadata_errors="replace") as container:
             if not container.streams.video:
                 raise FrameError(f"{path} holds no video stream: expected a video of the episode")
             stream = container.streams.video[0]
             if stream.codec_context is None:
                 raise FrameError(f"Cannot read the video {path}: cut, or of an unknown codec")
             yield container, stream
-    except (av.error.FFmpegError, OSError) as error:
+    except (av.error.FFmpegError, OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise FrameError(
             f"Cannot read the video {path}: {reason}; copy or download it again"

@@ -94,11 +94,17 @@ class Encoder:
             picture = picture.resize((width, height), _RESAMPLING[self._resampling])
         picture.info.clear()  # profiles, comments and the like are not sent
         buffer = io.BytesIO()
-        if self._format == "png":
-            # Run lengths alone: a third of the default's time, and no more bytes on photographs.
-            picture.save(buffer, "PNG", compress_level=1, compress_type=zlib.Z_RLE)
-        else:
-            picture.save(buffer, self._format.upper(), quality=self._quality)
+        try:
+            if self._format == "png":
+                # Run lengths alone: a third of the time, and no more bytes on photographs.
+                picture.save(buffer, "PNG", compress_level=1, compress_type=zlib.Z_RLE)
+            else:
+                picture.save(buffer, self._format.upper(), quality=self._quality)
+        except (ValueError, OSError) as error:  # more pixels a side than the format can hold
+            raise FrameError(
+                f"{raw.name}: {picture.width}x{picture.height} cannot be written as "
+                f"{self._format} ({error}): set encoder.size, or take encoder=png"
+            ) from None
         return _image(buffer.getvalue(), *picture.size)
 
 

@@ -203,6 +203,7 @@ _TAGGED = re.compile(
     (?= $ | \s | -\s | [.,;:!?)\]}"'(|–—] )                     # what may touch a number
     (?! [.,:]\d )                                               # 3.5, 3,5
     (?! [ ]? [)\]"']? [ ]? (?: [-–—~,;:/|&]+ | \.\.+ | to\b | and\b )? [ ]? \d )  # 4-5, 4, 5
+    (?! [ ]? \ufffd )                                            # 3 ½
     (?! [ ]? (?: / | % | or\b | (?:out[ ])?of\b | percent\b | point\b | and[ ]a[ ]half\b ) )
     """,
     re.VERBOSE | re.IGNORECASE,

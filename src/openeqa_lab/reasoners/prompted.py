@@ -123,7 +123,7 @@ def _answer(completion: Completion, rule: AnswerRule) -> Answer:
 
 
 def _after_a(reply: str) -> str:
-    lines = [line.strip() for line in reply.splitlines()]
+    lines = [line.strip() for line in reply.split("\n")]
     for number, line in enumerate(lines):
         if line.startswith("A:"):
             rest = [line.removeprefix("A:").strip(), *lines[number + 1 :]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from openeqa_lab.data.case import Question
 from openeqa_lab.data.datasets import Dataset
 from openeqa_lab.data.episode import Frame
 from openeqa_lab.data.questions import decode_text, near, parse_json, read_bytes
-from openeqa_lab.entries import read_journal
+from openeqa_lab.entries import identity_of, read_journal
 from openeqa_lab.errors import CaseError, OpenEQAError
 from openeqa_lab.records import Answer, Failure, Usage, whole_characters
 
@@ -50,7 +51,7 @@ class Replay:
         if path in ("", "???"):
             raise OpenEQAError("reasoner.path is not set: name a run folder or a prediction file")
         self._path = Path(path)
-        if self._path.is_dir() or self._path.suffix == ".jsonl":
+        if self._path.is_dir() or _is_journal(self._path):
             entries = read_journal(self._path).entries
             self._results = {id_: each.result for id_, each in entries.items() if each.result}
         else:
@@ -94,19 +95,28 @@ class Replay:
         )
 
 
+def _is_journal(path: Path) -> bool:
+    """Whether a file is a run's journal rather than anybody's lines of JSON."""
+    return path.suffix == ".jsonl" and identity_of(path) is not None
+
+
 def _predictions(
     path: Path, id_field: str | None, answer_field: str | None
 ) -> Mapping[str, Answer | Failure]:
     missing = "expected a run folder, or a JSON file of predictions (reasoner.path)"
     text = decode_text(path, read_bytes(path, missing))
-    value = parse_json(path, text)
+    if path.suffix == ".jsonl":
+        lines = [line for line in text.split("\n") if line.strip()]
+        value: object = [parse_json(path, line) for line in lines]
+    else:
+        value = parse_json(path, text)
     if isinstance(value, Mapping):
-        lists = [inner for inner in value.values() if isinstance(inner, list)]
-        if len(lists) == len(value) == 1:
-            value = lists[0]
+        lists = {name: inner for name, inner in value.items() if isinstance(inner, list)}
+        if len(lists) == 1:
+            value = next(iter(lists.values()))
         elif lists:
             raise OpenEQAError(
-                f"{path} holds several lists ({', '.join(value)}): expected one list of "
+                f"{path} holds several lists ({', '.join(lists)}): expected one list of "
                 "predictions; write the one that is meant into a file of its own"
             )
         else:
@@ -115,6 +125,7 @@ def _predictions(
         raise OpenEQAError(f"{path} holds no predictions: expected a list of rows, or id: answer")
     found: dict[str, Answer | Failure] = {}
     rows: dict[str, int] = {}
+    numbers = 0
     for number, row in enumerate(value, start=1):
         where = f"{path}, row {number}"
         if not isinstance(row, Mapping):
@@ -136,6 +147,11 @@ def _predictions(
                 "of predictions, or say with reasoner.answer_field which field holds them"
             )
         found[id_] = _answer(where, _field(where, row, "answer", names))
+        numbers += isinstance(_field(where, row, "answer", names), float)
+    if numbers > 1 and numbers > len(value) / 2:
+        raise OpenEQAError(
+            f"{path} has fractions for most answers: that is a file of scores, expected answers"
+        )
     return found
 
 
@@ -170,7 +186,7 @@ def _field(where: str, row: Mapping[str, object], what: str, names: Sequence[str
 
 
 def _answer(where: str, said: object) -> Answer:
-    if said is None:
+    if said is None or (isinstance(said, float) and math.isnan(said)):  # how pandas writes none
         return Answer("", "empty")
     if isinstance(said, bool) or not isinstance(said, (str, int, float)):
         raise OpenEQAError(f"{where} has the answer {_short(said)}: expected a text or null")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from openeqa_lab.entries import digest
 from openeqa_lab.errors import OpenEQAError
+from openeqa_lab.identity import digest
 from openeqa_lab.journal import write_whole
 from openeqa_lab.metrics import Estimate
 from openeqa_lab.records import Record
@@ -125,10 +125,10 @@ def write(report: Report, records: Sequence[Record], output_dir: str | Path) -> 
     folder = Path(output_dir)
     _set_aside(folder, report)
     marked = marks(records)
-    _put(folder / "predictions.json", _json(predictions(records)))
-    _put(folder / "metrics.json", _json(marked) if marked else None)
-    _put(folder / "report.json", _json(to_json(report)))
-    _put(folder / "report.md", to_markdown(report, records))
+    put(folder / "predictions.json", _json(predictions(records)))
+    put(folder / "metrics.json", _json(marked) if marked else None)
+    put(folder / "report.json", _json(to_json(report)))
+    put(folder / "report.md", to_markdown(report, records))
 
 
 def _set_aside(folder: Path, report: Report) -> None:
@@ -153,7 +153,8 @@ def _set_aside(folder: Path, report: Report) -> None:
         ) from None
 
 
-def _put(path: Path, text: str | None) -> None:
+def put(path: Path, text: str | None) -> None:
+    """Replace a file of a run folder as a whole, or remove it; a full disk is an OpenEQAError."""
     try:
         if text is None:
             path.unlink(missing_ok=True)
