@@ -223,3 +223,22 @@ def test_the_real_walk_has_168_frames(shared: Path) -> None:
     first, last = source.read([0, 167])
     assert first.content.shape == last.content.shape == (720, 1280, 3)
     assert first.sha256 != last.sha256
+
+
+def test_a_title_in_another_encoding_does_not_matter(tmp_path: Path) -> None:
+    av = pytest.importorskip("av")
+    path = tmp_path / "walk.mp4"
+    with av.open(str(path), "w") as container:
+        container.metadata["title"] = "Kueche"
+        stream = container.add_stream("mpeg4", rate=10)
+        stream.width, stream.height = 32, 16
+        for shade in (20, 120, 220):
+            picture = np.full((16, 32, 3), shade, dtype=np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode(None))
+    data = path.read_bytes()
+    assert b"Kueche" in data
+    path.write_bytes(data.replace(b"Kueche", b"K\xfcche!"))
+    source = VideoSource(path, "walk.mp4")
+    assert source.count == 3
+    assert len(source.read([0, 2])) == 2
