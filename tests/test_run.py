@@ -284,3 +284,27 @@ def test_closed_and_narrow_streams_do_not_end_a_run(place: Path) -> None:
     )
     assert result.returncode == 0
     assert b"24 of 24 judged" in result.stdout
+
+
+def test_a_disk_that_fills_up_is_one_line_and_the_next_start_goes_on(place: Path) -> None:
+    command = f'ulimit -f 16; exec {sys.executable} -m openeqa_lab.run "$@"'  # 16 kB a file
+    environment = os.environ | {
+        "PYTHONPATH": str(place), "OPENEQA_DATA_DIR": str(place / "data"),
+    }  # fmt: skip
+    arguments = [*OWN, "loggers=[]", "output_dir=full"]
+    result = subprocess.run(
+        ["bash", "-c", command, "bash", *arguments], cwd=place, env=environment, text=True,
+        capture_output=True, timeout=120,
+    )  # fmt: skip
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    assert "cannot write full/journal.jsonl: File too large. Make room" in result.stderr
+    kept = read_journal(place / "full").entries
+    assert kept
+    asked = Counter((place / "calls.txt").read_text().split("\n"))
+    code, out, err = run(place, *arguments)
+    assert code == 0, err
+    assert "150 of 150 judged" in out
+    again = Counter((place / "calls.txt").read_text().split("\n")) - asked
+    bought = {case for case, entry in kept.items() if entry.result}
+    assert not [line for line in again if line.removeprefix("answer ") in bought]
