@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from openeqa_lab.errors import OpenEQAError
@@ -112,20 +112,9 @@ class Upstream:
     clipped here. Where it stops the run with a ValueError the reply is unparsed.
     """
 
-    @property
-    def lowest(self) -> int:
-        """The mark of a wrong answer."""
-        return 1
-
-    @property
-    def highest(self) -> int:
-        """The mark of a right answer."""
-        return 5
-
-    @property
-    def tag(self) -> str:
-        """The words before the mark."""
-        return "Your mark"
+    lowest: int = field(default=1, init=False)
+    highest: int = field(default=5, init=False)
+    tag: str = field(default="Your mark", init=False)
 
     @property
     def identity(self) -> Mapping[str, object]:
@@ -154,20 +143,9 @@ class Nodeset:
     the node set fails on an exotic digit (superscript two) the reply is unparsed.
     """
 
-    @property
-    def lowest(self) -> int:
-        """The mark of a wrong answer."""
-        return 1
-
-    @property
-    def highest(self) -> int:
-        """The mark of a right answer."""
-        return 5
-
-    @property
-    def tag(self) -> str:
-        """The words before the mark."""
-        return "Your mark"
+    lowest: int = field(default=1, init=False)
+    highest: int = field(default=5, init=False)
+    tag: str = field(default="Your mark", init=False)
 
     @property
     def identity(self) -> Mapping[str, object]:

@@ -9,17 +9,16 @@ import asyncio
 import base64
 import logging
 import os
-import re
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
-from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from openeqa_lab.data.episode import Image
 from openeqa_lab.errors import CallError, CallKind, OpenEQAError
 from openeqa_lab.llm import Completion, FinishReason, failures
+from openeqa_lab.llm.secrets import check_address, check_variable
 from openeqa_lab.records import Usage, whole_characters
 
 log = logging.getLogger(__name__)
@@ -66,12 +65,9 @@ class ApiModel:
         if not timeout_s > 0:
             raise OpenEQAError(f"llm.timeout_s is {timeout_s}: expected more than 0 seconds")
         if api_base is not None:
-            _check_address(api_base)
-        if api_key_env is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", api_key_env):
-            raise OpenEQAError(
-                "llm.api_key_env is no name of an environment variable (it is not shown, as it may "
-                "be a key): keys are read from the environment and stand in no config"
-            )
+            check_address(api_base)
+        if api_key_env is not None:
+            check_variable(api_key_env)
         self._model = model
         self._parameters: dict[str, object] = {
             "temperature": temperature,
@@ -203,23 +199,6 @@ class ApiModel:
     def _failure(self, kind: CallKind, found: str, usage: Usage | None = None) -> CallError:
         message = f"{self._model}: {found} ({failures.REMEDIES[kind]})"
         return CallError(message, kind=kind, usage=usage)
-
-
-def _check_address(api_base: str) -> None:
-    """Refuse what is no address, and one that holds a secret: run files keep addresses."""
-    expected = "expected an address such as http://localhost:8000/v1"
-    try:
-        parts = urlsplit(api_base)
-        whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError as error:  # a port or an IPv6 address that there cannot be
-        raise OpenEQAError(f"llm.api_base is no address ({error}): {expected}") from None
-    if "@" in parts.netloc or parts.query:
-        raise OpenEQAError(
-            "llm.api_base holds a password or a query (not shown), which would end up in run "
-            "files: give the bare address, and the key in the variable that api_key_env names"
-        )
-    if not whole:
-        raise OpenEQAError(f"llm.api_base is '{api_base}': {expected}")
 
 
 def _litellm() -> ModuleType:

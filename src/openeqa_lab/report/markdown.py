@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _MEANS_SOMETHING = re.compile(r"[\\`*_\[\]~#$|]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -53,3 +54,18 @@ def number(value: float | None) -> str:
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{value:,.0f}"
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def settings_table(settings: Mapping[str, object]) -> str:
+    """Nested settings, one a row, by their dotted names."""
+    rows = [(escape(name), escape(clip(value))) for name, value in _leaves(settings)]
+    return table(("setting", "value"), rows)
+
+
+def _leaves(node: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in node.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            plain = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            yield f"{prefix}{key}", plain

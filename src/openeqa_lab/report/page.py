@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from openeqa_lab.metrics import Estimate
 from openeqa_lab.records import Record
-from openeqa_lab.report.markdown import clip, escape, number, table
+from openeqa_lab.report.markdown import clip, escape, number, settings_table, table
 from openeqa_lab.report.tally import Costs, Spending
 
 if TYPE_CHECKING:
@@ -43,8 +42,9 @@ def to_markdown(report: Report, records: Sequence[Record]) -> str:
         *_failures(report),
         _costs(report),
         *_examples(records),
-        "## Identity\n\nThe settings that can change a number.\n\n" + _settings(report.identity),
-        "## Also recorded\n\n" + _settings({**report.settings, "versions": report.versions}),
+        "## Identity\n\nThe settings that can change a number.\n\n"
+        + settings_table(report.identity),
+        "## Also recorded\n\n" + settings_table({**report.settings, "versions": report.versions}),
     ]
     return "\n".join(sections)
 
@@ -294,17 +294,3 @@ def _examples(records: Sequence[Record]) -> Iterator[str]:
         head = ("id", "question", "reference", "answer", "mark or score", "judge's reply")
         title = f"## Some answers\n\n{len(rows)} of {len(judged):,}, evenly spaced.\n\n"
         yield title + table(head, rows, [4])
-
-
-def _settings(settings: Mapping[str, object]) -> str:
-    rows = [(escape(name), escape(clip(value))) for name, value in _leaves(settings)]
-    return table(("setting", "value"), rows)
-
-
-def _leaves(node: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in node.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            plain = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            yield f"{prefix}{key}", plain
