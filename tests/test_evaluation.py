@@ -339,7 +339,12 @@ async def test_answers_of_another_folder_with_the_same_settings_are_taken_over(
     run = evaluation(tmp_path, oracle, judge)
     report = await run.run(take_from=[tmp_path / "other", tmp_path / "run", tmp_path / "data"])
     assert sorted(oracle.asked) == ["q4", "q5"]
-    assert sum(judge.judged.values()) == report.counts.judged == 6
+    few = evaluation(tmp_path, Oracle(), judge, limit=1)
+    few.output_dir = tmp_path / "few"
+    await few.run(take_from=[tmp_path / "other"])
+    assert list(read_journal(tmp_path / "few").entries) == ["q0"]
+    assert report.counts.judged == 6
+    assert sum(judge.judged.values()) == 6 + 1
     (tmp_path / "run").rename(tmp_path / "third")
     warmer = Oracle()
     warmer.temperature = 0.9

@@ -331,10 +331,10 @@ async def test_answers_of_a_run_under_way_are_waited_for(tmp_path: Path) -> None
     ours = Journal(tmp_path / "ours")
     ours.identify(IDENTITY, "0.1")
     with pytest.raises(OpenEQAError, match=r"the run in .*other is asking the same questions"):
-        ours.take_answers(tmp_path / "other")
+        ours.take_answers(tmp_path / "other", {"q1", "q2", "q3"})
     await other.close()
-    assert ours.take_answers(tmp_path / "other") == 1
-    assert ours.take_answers(tmp_path / "other") == 0
+    assert ours.take_answers(tmp_path / "other", {"q1", "q2", "q3"}) == 1
+    assert ours.take_answers(tmp_path / "other", {"q1", "q2", "q3"}) == 0
     await ours.close()
 
 
@@ -372,7 +372,7 @@ async def test_a_broken_journal_beside_this_one_is_passed_over(
     path.write_text(path.read_text() + '{"type":"identity","identity":{},"format":99}\n')
     ours = Journal(tmp_path / "ours")
     ours.identify(IDENTITY, "0.1")
-    assert ours.take_answers(tmp_path / "other") == 0
+    assert ours.take_answers(tmp_path / "other", {"q1", "q2", "q3"}) == 0
     assert "no answers are taken over from" in caplog.text
     await ours.close()
 

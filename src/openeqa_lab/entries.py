@@ -7,7 +7,7 @@ judge's settings and the short hash that its lines carry), ``answer``, ``verdict
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -217,12 +217,15 @@ def check_identity(
         )
 
 
-def missing_answers(ours: Mapping[str, Entry], theirs: Mapping[str, Entry]) -> list[AnswerLine]:
-    """The answers of another journal that this one does not have."""
+def missing_answers(
+    ours: Mapping[str, Entry], theirs: Mapping[str, Entry], asked: Collection[str]
+) -> list[AnswerLine]:
+    """The answers of another journal to questions asked here that this one does not have."""
     return [
         AnswerLine(case, entry.result, entry.trace or EpisodeTrace("", 0), entry.shown)
         for case, entry in theirs.items()
-        if isinstance(entry.result, Answer)
+        if case in asked
+        and isinstance(entry.result, Answer)
         and not (case in ours and isinstance(ours[case].result, Answer))
     ]
 

@@ -146,10 +146,11 @@ class Evaluation:
         book = Journal(self.output_dir)
         try:
             book.identify(self.answer_identity, _versions()["openeqa-lab"])
+            asked = {case.id for case in self.dataset}
             for folder in take_from:
-                if taken := book.take_answers(folder):
+                if taken := book.take_answers(folder, asked):
                     log.warning("took %d answers over from %s", taken, folder)
-            others = len(book.content.entries.keys() - {case.id for case in self.dataset})
+            others = len(book.content.entries.keys() - asked)
             if others:
                 log.warning(
                     "%s holds %d questions more than are asked now: the report is about the %d "

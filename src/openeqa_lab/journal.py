@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from openeqa_lab.entries import (
@@ -109,8 +109,12 @@ class Journal:
             self.append(IdentityLine(dict(identity), version))
             self.content = dataclasses.replace(self.content, identity=identity)
 
-    def take_answers(self, folder: Path) -> int:
+    def take_answers(self, folder: Path, asked: Collection[str]) -> int:
         """Copy the answers of another run with this one's identity that are not here yet.
+
+        Args:
+            folder: The other run's.
+            asked: The ids of this run's questions; others are left where they are.
 
         Returns:
             How many there were; 0 for a folder without a journal or of another identity.
@@ -140,7 +144,7 @@ class Journal:
             return 0
         finally:
             lock.release()
-        lines = missing_answers(self.content.entries, theirs)
+        lines = missing_answers(self.content.entries, theirs, asked)
         for line in lines:
             self.append(line)
             self.content.entries.setdefault(line.case, Entry()).add(line)

@@ -84,8 +84,9 @@ def _entries(evaluation: Evaluation, take_from: Collection[Path]) -> dict[str, E
         content = read_journal(folder)
         check_identity(folder, content.identity, identity)
         entries = content.entries
+    asked = {case.id for case in evaluation.dataset}
     for other in take_from:
         if identity_of(other) == identity:
-            for line in missing_answers(entries, read_journal(other).entries):
+            for line in missing_answers(entries, read_journal(other).entries, asked):
                 entries.setdefault(line.case, Entry()).add(line)
     return entries
