@@ -146,13 +146,23 @@ def _pictures(path: Path, threads: Threads) -> Generator[Any, None, None]:
                 yield from packet.decode()
 
 
+def _container(path: Path) -> Any:
+    """The file opened, whatever encoding its titles are in."""
+    import av
+
+    try:
+        return av.open(str(path), metadata_errors="replace")
+    except TypeError:  # PyAV 19 no longer has the option
+        return av.open(str(path))
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
     """The file and its video stream."""
     import av
 
     try:
-        with av.open(str(path), metadata_errors="replace") as container:
+        with _container(path) as container:
             if not container.streams.video:
                 raise FrameError(f"{path} holds no video stream: expected a video of the episode")
             stream = container.streams.video[0]
