@@ -51,12 +51,31 @@ class FrameError(CaseError):
 
 
 class CallError(CaseError):
-    """A call to a model failed. `auth` and `not_found` end the run: every call would fail alike."""
+    """A call to a model failed. `auth` and `not_found` end the run: every call would fail alike.
+
+    Args:
+        message: What was found, where, and what to do.
+        kind: What failed.
+        raw: What the model said that could not be used.
+        usage: What was paid all the same, None for nothing.
+        retry_after_s: How long the server asked to be left alone, in seconds.
+        status: Of the HTTP reply, None when there was none.
+    """
 
     def __init__(
-        self, message: str, *, kind: CallKind, raw: str = "", usage: Usage | None = None
+        self,
+        message: str,
+        *,
+        kind: CallKind,
+        raw: str = "",
+        usage: Usage | None = None,
+        retry_after_s: float | None = None,
+        status: int | None = None,
     ) -> None:
         super().__init__(message, kind=kind, raw=raw, usage=usage)
+        self.kind: CallKind = kind
+        self.retry_after_s = retry_after_s
+        self.status = status
 
     @property
     def fatal(self) -> bool:

@@ -17,6 +17,12 @@ from typing import Any
 
 import pytest
 
+
+@pytest.fixture(autouse=True)
+def _no_limiter_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openeqa_lab.llm.limits._limiters", {})
+
+
 LLMOCK_PATHS = {"openai": "/v1", "anthropic": "/anthropic", "gemini": "/gemini/v1beta"}
 WIRE_PATHS = {"openai": "/v1", "anthropic": "", "gemini": "/v1beta", "hosted_vllm": "/v1"}
 
@@ -36,6 +42,10 @@ class Mock:
     def requests(self) -> list[dict[str, Any]]:
         requests: list[dict[str, Any]] = self._call("GET", "requests")["requests"]
         return requests
+
+    def verdict(self) -> dict[str, Any]:
+        verdict: dict[str, Any] = self._call("GET", "verdict")
+        return verdict
 
     def reset(self) -> None:
         self._call("POST", "reset")
@@ -84,7 +94,8 @@ def mock(_llmock_process: Mock) -> Mock:
 class Wire:
     """A server that gives one scripted reply to whatever it is asked, and keeps what it was asked.
 
-    `status` None drops the connection without a word.
+    `status` None drops the connection without a word. `first` holds what is said before that, one
+    status and body a request.
     """
 
     url: str = ""
@@ -92,6 +103,10 @@ class Wire:
     body: str = ""
     content_type: str = "application/json"
     seconds: float = 0.0
+    first: list[tuple[int | None, str]] = field(default_factory=list)
+    more_headers: dict[str, str] = field(default_factory=dict)
+    under_way: int = 0
+    most: int = 0
     requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
 
@@ -106,6 +121,7 @@ class Wire:
 @pytest.fixture
 def wire() -> Iterator[Wire]:
     script = Wire()
+    counting = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -114,13 +130,21 @@ def wire() -> Iterator[Wire]:
             data = self.rfile.read(int(self.headers["content-length"]))
             script.requests.append(json.loads(data))
             script.headers.append({name.lower(): value for name, value in self.headers.items()})
+            status, text = script.first.pop(0) if script.first else (script.status, script.body)
+            with counting:
+                script.under_way += 1
+                script.most = max(script.most, script.under_way)
             time.sleep(script.seconds)
-            if script.status is None:
+            with counting:
+                script.under_way -= 1
+            if status is None:
                 self.close_connection = True
                 return
-            body = script.body.encode()
+            body = text.encode()
             try:
-                self.send_response(script.status)
+                self.send_response(status)
+                for name, value in script.more_headers.items():
+                    self.send_header(name, value)
                 self.send_header("content-type", script.content_type)
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()

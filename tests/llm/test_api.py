@@ -17,6 +17,7 @@ import pytest
 from openeqa_lab.data.episode import Image
 from openeqa_lab.errors import CallError, OpenEQAError
 from openeqa_lab.llm.api import ApiModel
+from openeqa_lab.llm.patience import Patience
 from openeqa_lab.testing import check_llm
 
 MODELS = {
@@ -26,6 +27,7 @@ MODELS = {
     "hosted_vllm": "hosted_vllm/my/own-vlm",
 }
 VENDORS = ("openai", "anthropic", "gemini")
+ONCE = Patience(attempts=1)
 KEY = "sk-test-0123456789abcdefgh"
 PICTURES = [Image(f"picture {n}".encode(), "image/jpeg", 8, 6) for n in range(3)]
 PROMPT = ["Look at these.", *PICTURES, "What color is the sofa?"]
@@ -42,7 +44,7 @@ def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def model(server: Any, vendor: str, **knobs: Any) -> ApiModel:
     knobs = {"api_base": server.base(vendor), "api_key_env": "TEST_API_KEY", **knobs}
-    return ApiModel(MODELS[vendor], **{"timeout_s": 20, **knobs})
+    return ApiModel(MODELS[vendor], **{"timeout_s": 20, "patience": ONCE, **knobs})
 
 
 def chat(text: str | None = "A red one.", reason: str = "stop", **message: object) -> object:
@@ -212,7 +214,10 @@ async def test_one_that_runs_out_of_time_leaves_the_others_and_no_task(mock: Any
     slow = {"model": "gpt-4o-mini"}
     mock.queue(type="delay", seconds=2, match=slow)
     models = [model(mock, "openai", timeout_s=1) for _ in range(2)]
-    models.insert(1, ApiModel("openai/gpt-4o-mini", api_base=mock.base("openai"), timeout_s=0.5))
+    models.insert(
+        1,
+        ApiModel("openai/gpt-4o-mini", api_base=mock.base("openai"), timeout_s=0.5, patience=ONCE),
+    )
     before = asyncio.all_tasks()
     replies = await asyncio.gather(*(m.complete(["Hi."]) for m in models), return_exceptions=True)
     assert [isinstance(reply, CallError) for reply in replies] == [False, True, False]
@@ -345,7 +350,7 @@ async def test_a_dropped_connection_is_a_connection_fault(vendor: str, wire: Any
 
 @pytest.mark.parametrize("vendor", [*VENDORS, "hosted_vllm"])
 async def test_nobody_at_the_address_is_a_connection_fault(vendor: str) -> None:
-    asked = ApiModel(MODELS[vendor], api_base="http://127.0.0.1:9", timeout_s=20)
+    asked = ApiModel(MODELS[vendor], api_base="http://127.0.0.1:9", timeout_s=20, patience=ONCE)
     with pytest.raises(CallError) as caught:
         await asked.complete(["Hello."])
     assert caught.value.kind == "connection"
@@ -610,7 +615,7 @@ async def test_half_a_character_and_a_model_that_is_no_text_are_spelled_out(wire
 async def test_a_call_without_a_reply_is_not_called_free_unless_it_was_turned_away(
     wire: Any,
 ) -> None:
-    llm = ApiModel("hosted_vllm/x", api_base=wire.base("hosted_vllm"), timeout_s=5)
+    llm = ApiModel("hosted_vllm/x", api_base=wire.base("hosted_vllm"), timeout_s=5, patience=ONCE)
     for status, dollars in ((500, None), (429, 0.0), (400, 0.0)):
         wire.says({"error": {"message": "no"}}, status)
         with pytest.raises(CallError) as caught:

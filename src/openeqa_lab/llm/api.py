@@ -18,6 +18,9 @@ from weakref import WeakKeyDictionary
 from openeqa_lab.data.episode import Image
 from openeqa_lab.errors import CallError, CallKind, OpenEQAError
 from openeqa_lab.llm import Completion, FinishReason, failures
+from openeqa_lab.llm.limits import Limiter, limiter
+from openeqa_lab.llm.patience import PATIENT, Patience
+from openeqa_lab.llm.retries import ask
 from openeqa_lab.llm.secrets import check_address, check_variable
 from openeqa_lab.records import Usage, whole_characters
 
@@ -28,11 +31,13 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
     "length": "length",
     "content_filter": "content_filter",
 }
+_LETTERS_A_TOKEN = 4
+_TOKENS_A_PICTURE = 300  # three vendors ask 250 to 270 for 512 x 382 pixels
 _OWN_SERVERS = frozenset({"hosted_vllm", "lm_studio", "llamafile", "openai_like", "custom_openai"})
 
 
 class ApiModel:
-    """A model that is asked over the network, one attempt a call.
+    """A model that is asked over the network.
 
     Args:
         model: As litellm names it, ``vendor/model``; ``hosted_vllm/<name>`` or ``openai/<name>``
@@ -44,6 +49,8 @@ class ApiModel:
             `api_key_env` names it.
         api_key_env: The environment variable that holds the key; None is the vendor's usual one.
         timeout_s: Limit of one attempt in seconds, counted from sending.
+        patience: How a call that failed in passing is tried again, and how fast the endpoint is
+            asked.
     """
 
     def __init__(
@@ -55,6 +62,7 @@ class ApiModel:
         api_base: str | None = None,
         api_key_env: str | None = None,
         timeout_s: float = 90.0,
+        patience: Patience = PATIENT,
     ) -> None:
         if model.strip() in ("", "???"):
             raise OpenEQAError("llm.model is not set: name a model, such as openai/gpt-4o")
@@ -74,11 +82,14 @@ class ApiModel:
             "max_tokens": max_tokens,
             "seed": seed,
         }
+        self._max_tokens = max_tokens or 0
         self._api_base = api_base
         self._api_key_env = api_key_env
         self._timeout_s = timeout_s
+        self._patience = patience
         self._supported: dict[str, object] | None = None
         self._priced = False
+        self._provider = ""
 
     @property
     def identity(self) -> Mapping[str, object]:
@@ -95,19 +106,26 @@ class ApiModel:
         if self._supported is None:
             self._supported = self._check(litellm)
         await _close_with_loop(litellm)
-        request = litellm.acompletion(
-            model=self._model,
-            messages=_messages(prompt, system),
-            api_base=self._api_base,
-            api_key=self._key(),
-            timeout=self._timeout_s,
-            num_retries=0,
-            max_retries=0,
+        key = self._key()
+        limiter = self._limiter(key)
+        limiter.join(self, self._patience)
+        request: dict[str, object] = {
+            "model": self._model,
+            "messages": _messages(prompt, system),
+            "api_base": self._api_base,
+            "api_key": key,
+            "timeout": self._timeout_s,
+            "num_retries": 0,
+            "max_retries": 0,
             **self._supported,
-        )
+        }
+        tokens = _tokens(prompt, system, self._max_tokens)
+        return await ask(lambda: self._attempt(litellm, request), self._patience, limiter, tokens)
+
+    async def _attempt(self, litellm: ModuleType, request: Mapping[str, object]) -> Completion:
         started = time.perf_counter()
         try:
-            response = await asyncio.wait_for(request, self._timeout_s)
+            response = await asyncio.wait_for(litellm.acompletion(**request), self._timeout_s)
         except asyncio.TimeoutError:
             usage = _unbilled("timeout", time.perf_counter() - started)
             found = f"no reply within {self._timeout_s:g} s"
@@ -120,7 +138,7 @@ class ApiModel:
                 return Completion("", "content_filter", usage=usage)
             kind = failures.kind(error)
             usage = _unbilled(kind, seconds)
-            raise self._failure(kind, failures.describe(error), usage) from None
+            raise self._failure(kind, failures.describe(error), usage, error) from None
         return self._completion(response, time.perf_counter() - started)
 
     def _completion(self, response: Any, seconds: float) -> Completion:
@@ -147,6 +165,7 @@ class ApiModel:
                 "such as openai/gpt-4o, or hosted_vllm/<name> with api_base for your own server",
                 kind="not_found",
             ) from None
+        self._provider = str(provider)
         if provider in _OWN_SERVERS and not (
             self._api_base or os.environ.get(f"{provider.upper()}_API_BASE")
         ):
@@ -196,9 +215,24 @@ class ApiModel:
             )
         return key
 
-    def _failure(self, kind: CallKind, found: str, usage: Usage | None = None) -> CallError:
-        message = f"{self._model}: {found} ({failures.REMEDIES[kind]})"
-        return CallError(message, kind=kind, usage=usage)
+    def _limiter(self, key: str | None) -> Limiter:
+        vendor = self._provider.upper()
+        names = (f"{vendor}_API_BASE", f"{vendor}_BASE_URL")
+        servers = [os.environ[name] for name in names if os.environ.get(name)]
+        if key is None:
+            key = next((os.environ[name] for name in _usual(vendor) if os.environ.get(name)), None)
+        return limiter(self._api_base or (servers or [self._provider])[0], key)
+
+    def _failure(
+        self, kind: CallKind, found: str, usage: Usage, error: BaseException | None = None
+    ) -> CallError:
+        return CallError(
+            f"{self._model}: {found} ({failures.REMEDIES[kind]})",
+            kind=kind,
+            usage=usage,
+            retry_after_s=None if error is None else failures.retry_after_s(error),
+            status=None if error is None else failures.http_status(error),
+        )
 
 
 def _litellm() -> ModuleType:
@@ -237,6 +271,20 @@ async def _close_with_loop(litellm: ModuleType) -> None:
 
     _guards[loop] = guard()
     await anext(_guards[loop])
+
+
+def _usual(vendor: str) -> Sequence[str]:
+    """The variables that a vendor's key is looked for in."""
+    google = ("GOOGLE_API_KEY",) if vendor == "GEMINI" else ()
+    return (*google, f"{vendor}_API_KEY")
+
+
+def _tokens(prompt: Sequence[str | Image], system: str, reply: int) -> int:
+    """A guess at what a request costs, before anybody has counted."""
+    texts = [system, *(part for part in prompt if isinstance(part, str))]
+    pictures = sum(not isinstance(part, str) for part in prompt)
+    letters = sum(len(text) for text in texts)
+    return letters // _LETTERS_A_TOKEN + pictures * _TOKENS_A_PICTURE + reply
 
 
 def _messages(prompt: Sequence[str | Image], system: str) -> list[dict[str, object]]:

@@ -8,9 +8,12 @@ where there was a reply, else what broke.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from openeqa_lab.errors import CallKind
@@ -36,6 +39,9 @@ _BY_STATUS: Mapping[int, CallKind] = {
     429: "rate_limit",
 }
 _BAD_KEY = re.compile(r"API_KEY_INVALID|API key (not valid|expired)", re.IGNORECASE)
+# A 429 that no waiting helps.
+_NO_MONEY = re.compile(r"insufficient_quota|credit balance is too low", re.IGNORECASE)
+_RETRY_DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')  # Google's RetryInfo
 _BLOCKED = re.compile(
     r"content[_ ]filter|content[_ ]policy|content management policy|ResponsibleAIPolicyViolation",
     re.IGNORECASE,
@@ -57,6 +63,11 @@ def kind(error: BaseException) -> CallKind:
     links = list(_chain(error))
     if status is not None:
         if status == 400 and any(_BAD_KEY.search(str(link)) for link in links):
+            return "auth"
+        if status in (400, 429) and any(
+            getattr(link, "code", None) == "insufficient_quota" or _NO_MONEY.search(str(link))
+            for link in links
+        ):
             return "auth"
         fallback: CallKind = "bad_request" if 400 <= status < 500 else "server"
         return _BY_STATUS.get(status, fallback)
@@ -89,6 +100,41 @@ def http_status(error: BaseException) -> int | None:
             status: int = link.response.status_code  # type: ignore[attr-defined]
             return status
     return None
+
+
+def retry_after_s(error: BaseException) -> float | None:
+    """How long the server asked to be left alone, in seconds, None when it said nothing of it."""
+    for link in _chain(error):
+        response = getattr(link, "response", None)
+        for headers in (
+            getattr(link, "litellm_response_headers", None),
+            getattr(response, "headers", None),
+        ):
+            if isinstance(headers, Mapping) and (wait := _wait_in(headers)) is not None:
+                return wait
+    for link in _chain(error):
+        if delay := _RETRY_DELAY.search(str(link)):
+            return float(delay[1])
+    return None
+
+
+def _wait_in(headers: Mapping[str, str]) -> float | None:
+    named = {name.lower().removeprefix("llm_provider-"): headers[name] for name in headers}
+    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        text = str(named.get(name, "")).strip()
+        try:
+            wait = float(text) * unit
+        except ValueError:
+            continue
+        if math.isfinite(wait):
+            return max(0.0, wait)
+    try:
+        moment = parsedate_to_datetime(str(named.get("retry-after", "")))
+    except ValueError:
+        return None
+    if moment.tzinfo is None:  # an HTTP date is in GMT
+        moment = moment.replace(tzinfo=timezone.utc)
+    return max(0.0, (moment - datetime.now(timezone.utc)).total_seconds())
 
 
 def describe(error: BaseException, limit: int = 300) -> str:
