@@ -43,6 +43,12 @@ def test_an_endpoint_and_key_have_one_limiter() -> None:
     assert limiter("openai", "a") is not limiter("gemini", "a")
 
 
+def test_a_password_in_an_address_is_not_repeated(caplog: pytest.LogCaptureFixture) -> None:
+    limiter("http://me:hunter2@x/v1?key=hunter2", None).say(1.0, "rate limit")
+    assert "x/v1: rate limit" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
 def test_the_lowest_ceiling_of_the_clients_that_exist_holds() -> None:
     shared = limited(Patience(at_once=8))
     modest = Client()

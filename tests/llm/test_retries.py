@@ -202,11 +202,19 @@ async def test_googles_wait_in_the_body_is_read(wire: Any) -> None:
     assert caught.value.retry_after_s == 34.07
 
 
-async def test_an_account_without_money_is_not_waited_for(wire: Any) -> None:
-    error = {"message": "You exceeded your current quota", "code": "insufficient_quota"}
-    wire.says({"error": error | {"type": "insufficient_quota"}}, 429)
-    with pytest.raises(CallError, match="exceeded your current quota") as caught:
-        await model(wire, "openai").complete(["Hello."])
+@pytest.mark.parametrize(
+    ("vendor", "status", "error"),
+    [("openai", 429, {"message": "You exceeded your current quota", "type": "insufficient_quota",
+                      "code": "insufficient_quota"}),
+     ("anthropic", 400, {"message": "Your credit balance is too low to access the API",
+                         "type": "invalid_request_error"})],
+)  # fmt: skip
+async def test_an_account_without_money_ends_the_run(
+    vendor: str, status: int, error: dict[str, str], wire: Any
+) -> None:
+    wire.says({"type": "error", "error": error}, status)
+    with pytest.raises(CallError, match=error["message"]) as caught:
+        await model(wire, vendor).complete(["Hello."])
     assert caught.value.fatal
     assert len(wire.requests) == 1
 
@@ -217,6 +225,22 @@ async def test_two_clients_of_one_endpoint_and_key_share_its_slots(wire: Any) ->
     models = [model(wire, "openai", at_once=at_once) for at_once in (2, 8)]
     await asyncio.gather(*(models[n % 2].complete([f"Hello {n}."]) for n in range(10)))
     assert (len(wire.requests), wire.most) == (10, 2)
+
+
+async def test_a_key_is_told_by_its_value_not_by_where_it_stands(
+    wire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire.says(REPLIES["openai"])
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test-0123456789abcdefgh")
+    monkeypatch.setenv("OTHER_KEY", "sk-test-another-abcdefgh")
+    monkeypatch.setenv("OPENAI_API_BASE", wire.base("openai"))
+    named = {"api_base": wire.base("openai")}
+    for knobs in ({}, {"api_key_env": "TEST_API_KEY"}, named | {"api_key_env": "OPENAI_API_KEY"}):
+        await ApiModel("openai/gpt-4o", **knobs).complete(["Hello."])
+    assert len(limits._limiters) == 1
+    await ApiModel("openai/gpt-4o", api_key_env="OTHER_KEY", **named).complete(["Hello."])
+    assert len(limits._limiters) == 2
+    assert "sk-test" not in repr(limits._limiters)
 
 
 async def test_an_overload_halves_the_slots_and_success_brings_them_back(wire: Any) -> None:
@@ -245,6 +269,14 @@ async def test_a_rate_limit_is_said_once_for_all(
     [record] = [each for each in caplog.records if "rate limit, waiting" in each.getMessage()]
     assert mock.base("openai") in record.getMessage()
     assert "sk-test" not in caplog.text
+
+
+async def test_a_fault_that_stays_is_said(wire: Any, caplog: pytest.LogCaptureFixture) -> None:
+    wire.says("", None)
+    with caplog.at_level(logging.WARNING, "openeqa_lab"), pytest.raises(CallError, match="4 times"):
+        await model(wire, "openai", attempts=4).complete(["Hello."])
+    [record] = [each for each in caplog.records if each.name.startswith("openeqa_lab")]
+    assert ": no connection, waiting" in record.getMessage()
 
 
 async def test_a_cancelled_call_leaves_no_slot_taken(wire: Any) -> None:

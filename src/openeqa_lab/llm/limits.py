@@ -74,7 +74,8 @@ class Limiter:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._lock = threading.Lock()  # held for moments, never over an await
+        # Held for moments, never over an await. A collected coroutine may give back its slot then.
+        self._lock = threading.RLock()
         self._clients: WeakKeyDictionary[object, Patience] = WeakKeyDictionary()
         self._learned = math.inf
         self._under_way = 0
@@ -242,4 +243,6 @@ def limiter(endpoint: str, key: str | None) -> Limiter:
     endpoint = endpoint.rstrip("/")
     print_of_key = hashlib.sha256((key or "").encode()).hexdigest()[:16]
     with _limiters_lock:
-        return _limiters.setdefault((endpoint, print_of_key), Limiter(endpoint))
+        # An address from the environment may hold a password, which no message repeats.
+        name = endpoint.rpartition("@")[2].partition("?")[0]
+        return _limiters.setdefault((endpoint, print_of_key), Limiter(name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from openeqa_lab.errors import CallError, CallKind
@@ -12,7 +12,12 @@ from openeqa_lab.llm.limits import Limiter, Turn
 from openeqa_lab.llm.patience import Patience
 from openeqa_lab.records import Usage
 
-_PASSING: frozenset[CallKind] = frozenset({"rate_limit", "timeout", "connection", "server"})
+_WORDS: Mapping[CallKind, str] = {  # what may pass
+    "rate_limit": "rate limit",
+    "timeout": "no reply in time",
+    "connection": "no connection",
+    "server": "faults of the server",
+}
 _OVERLOADED = (503, 529)  # what Google and Anthropic say
 
 
@@ -43,8 +48,10 @@ async def ask(
             if why := _last(error, number, patience):
                 raise _final(error, why, usage) from None
             wait = patience.wait_s(number, error.retry_after_s)
-            if _crowded(error):
-                limiter.say(wait, "rate limit" if error.kind == "rate_limit" else "overloaded")
+            if _crowded(error) or number > 1:
+                limiter.say(
+                    wait, "overloaded" if error.status in _OVERLOADED else _WORDS[error.kind]
+                )
         await asyncio.sleep(wait)
 
 
@@ -75,7 +82,7 @@ def _too_long(error: CallError, patience: Patience) -> bool:
 def _last(error: CallError, number: int, patience: Patience) -> str | None:
     """Why this was the last attempt, None when another follows."""
     made = "tried once" if number == 1 else f"tried {number} times"
-    if error.kind not in _PASSING or number >= patience.attempts:
+    if error.kind not in _WORDS or number >= patience.attempts:
         return made
     if _too_long(error, patience):
         return (
