@@ -6,7 +6,6 @@ litellm takes seconds and 190 MB to import, so it is imported by the first call 
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 import os
 import time
@@ -18,6 +17,7 @@ from weakref import WeakKeyDictionary
 from openeqa_lab.data.episode import Image
 from openeqa_lab.errors import CallError, CallKind, OpenEQAError
 from openeqa_lab.llm import Completion, FinishReason, failures
+from openeqa_lab.llm.content import messages, tokens
 from openeqa_lab.llm.limits import Limiter, limiter
 from openeqa_lab.llm.patience import PATIENT, Patience
 from openeqa_lab.llm.retries import ask
@@ -31,8 +31,6 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
     "length": "length",
     "content_filter": "content_filter",
 }
-_LETTERS_A_TOKEN = 4
-_TOKENS_A_PICTURE = 300  # three vendors ask 250 to 270 for 512 x 382 pixels
 _OWN_SERVERS = frozenset({"hosted_vllm", "lm_studio", "llamafile", "openai_like", "custom_openai"})
 
 
@@ -111,7 +109,7 @@ class ApiModel:
         limiter.join(self, self._patience)
         request: dict[str, object] = {
             "model": self._model,
-            "messages": _messages(prompt, system),
+            "messages": messages(prompt, system),
             "api_base": self._api_base,
             "api_key": key,
             "timeout": self._timeout_s,
@@ -119,8 +117,8 @@ class ApiModel:
             "max_retries": 0,
             **self._supported,
         }
-        tokens = _tokens(prompt, system, self._max_tokens)
-        return await ask(lambda: self._attempt(litellm, request), self._patience, limiter, tokens)
+        guess = tokens(prompt, system, self._max_tokens)
+        return await ask(lambda: self._attempt(litellm, request), self._patience, limiter, guess)
 
     async def _attempt(self, litellm: ModuleType, request: Mapping[str, object]) -> Completion:
         started = time.perf_counter()
@@ -277,29 +275,6 @@ def _usual(vendor: str) -> Sequence[str]:
     """The variables that a vendor's key is looked for in."""
     google = ("GOOGLE_API_KEY",) if vendor == "GEMINI" else ()
     return (*google, f"{vendor}_API_KEY")
-
-
-def _tokens(prompt: Sequence[str | Image], system: str, reply: int) -> int:
-    """A guess at what a request costs, before anybody has counted."""
-    texts = [system, *(part for part in prompt if isinstance(part, str))]
-    pictures = sum(not isinstance(part, str) for part in prompt)
-    letters = sum(len(text) for text in texts)
-    return letters // _LETTERS_A_TOKEN + pictures * _TOKENS_A_PICTURE + reply
-
-
-def _messages(prompt: Sequence[str | Image], system: str) -> list[dict[str, object]]:
-    # Servers for text alone may know no lists.
-    lone = len(prompt) == 1 and isinstance(prompt[0], str)
-    content: object = prompt[0] if lone else [_part(part) for part in prompt]
-    messages: list[dict[str, object]] = [{"role": "user", "content": content}]
-    return [{"role": "system", "content": system}, *messages] if system else messages
-
-
-def _part(part: str | Image) -> dict[str, object]:
-    if isinstance(part, str):
-        return {"type": "text", "text": part}
-    data = base64.b64encode(part.data).decode("ascii")
-    return {"type": "image_url", "image_url": {"url": f"data:{part.media_type};base64,{data}"}}
 
 
 def _finish_reason(choice: Any) -> FinishReason:
