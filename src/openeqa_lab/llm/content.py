@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from openeqa_lab.data.episode import Image
 
 _LETTERS_A_TOKEN = 4
-_TOKENS_A_PICTURE = 300  # three vendors ask 250 to 270 for 512 x 382 pixels
+_TOKENS_A_PICTURE = 300  # a guess for 512 x 382 pixels, corrected by the vendor's count
 
 
 def tokens(prompt: Sequence[str | Image], system: str, reply: int) -> int:
@@ -24,8 +24,8 @@ def messages(prompt: Sequence[str | Image], system: str) -> list[dict[str, objec
     # Servers for text alone may know no lists.
     lone = len(prompt) == 1 and isinstance(prompt[0], str)
     content: object = prompt[0] if lone else [_part(part) for part in prompt]
-    messages: list[dict[str, object]] = [{"role": "user", "content": content}]
-    return [{"role": "system", "content": system}, *messages] if system else messages
+    sent: list[dict[str, object]] = [{"role": "user", "content": content}]
+    return [{"role": "system", "content": system}, *sent] if system else sent
 
 
 def _part(part: str | Image) -> dict[str, object]:
