@@ -139,7 +139,8 @@ def _options(group: Traversable) -> list[tuple[str, str]]:
     """The options of a group, each with its first sentence; none where there is no such group."""
     if not group.is_dir():
         return []
-    files = sorted(group.iterdir(), key=lambda path: path.name)
+    yaml_files = (path for path in group.iterdir() if path.name.endswith(".yaml"))
+    files = sorted(yaml_files, key=lambda path: path.name)
     return [
         (file.name.removesuffix(".yaml"), _first_sentence(file.read_text("utf-8")))
         for file in files
