@@ -21,7 +21,7 @@ from openeqa_lab.llm.content import messages, tokens
 from openeqa_lab.llm.limits import Limiter, limiter
 from openeqa_lab.llm.patience import PATIENT, Patience
 from openeqa_lab.llm.retries import ask
-from openeqa_lab.llm.secrets import check_address, check_variable
+from openeqa_lab.llm.secrets import check_address, check_variable, first_set, usual_variables
 from openeqa_lab.records import Usage, whole_characters
 
 log = logging.getLogger(__name__)
@@ -215,11 +215,9 @@ class ApiModel:
 
     def _limiter(self, key: str | None) -> Limiter:
         vendor = self._provider.upper()
-        names = (f"{vendor}_API_BASE", f"{vendor}_BASE_URL")
-        servers = [os.environ[name] for name in names if os.environ.get(name)]
-        if key is None:
-            key = next((os.environ[name] for name in _usual(vendor) if os.environ.get(name)), None)
-        return limiter(self._api_base or (servers or [self._provider])[0], key)
+        server = first_set(f"{vendor}_API_BASE", f"{vendor}_BASE_URL") or self._provider
+        key = first_set(*usual_variables(vendor)) if key is None else key
+        return limiter(self._api_base or server, key)
 
     def _failure(
         self, kind: CallKind, found: str, usage: Usage, error: BaseException | None = None
@@ -269,12 +267,6 @@ async def _close_with_loop(litellm: ModuleType) -> None:
 
     _guards[loop] = guard()
     await anext(_guards[loop])
-
-
-def _usual(vendor: str) -> Sequence[str]:
-    """The variables that a vendor's key is looked for in."""
-    google = ("GOOGLE_API_KEY",) if vendor == "GEMINI" else ()
-    return (*google, f"{vendor}_API_KEY")
 
 
 def _finish_reason(choice: Any) -> FinishReason:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from openeqa_lab.errors import OpenEQAError
@@ -32,3 +34,14 @@ def check_variable(api_key_env: str) -> None:
             "llm.api_key_env is no name of an environment variable (it is not shown, as it may "
             "be a key): keys are read from the environment and stand in no config"
         )
+
+
+def usual_variables(vendor: str) -> Sequence[str]:
+    """The variables that a vendor's key is looked for in."""
+    google = ("GOOGLE_API_KEY",) if vendor == "GEMINI" else ()
+    return (*google, f"{vendor}_API_KEY")
+
+
+def first_set(*variables: str) -> str | None:
+    """The value of the first of these environment variables that has one."""
+    return next((os.environ[name] for name in variables if os.environ.get(name)), None)
