@@ -7,6 +7,7 @@ judge's settings and the short hash that its lines carry), ``answer``, ``verdict
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -131,16 +132,14 @@ class Entry:
         elif isinstance(line, VerdictLine):
             self._replaced(line.judge, self.verdicts.get(line.judge))
             self.verdicts[line.judge] = line.verdict
-        elif line.judge:
-            old = self.verdicts.get(line.judge)
-            keeps = isinstance(old, Verdict)
-            self._replaced(line.judge, line.failure if keeps else old)
-            self.verdicts[line.judge] = old if isinstance(old, Verdict) else line.failure
         else:
-            old_result = self.result
-            keeps = isinstance(old_result, Answer)
-            self._replaced("", line.failure if keeps else old_result)
-            self.result = old_result if keeps else line.failure
+            old = self.verdicts.get(line.judge) if line.judge else self.result
+            success = isinstance(old, Answer | Verdict)
+            self._replaced(line.judge, line.failure if success else old)
+            if line.judge and not success:
+                self.verdicts[line.judge] = line.failure
+            elif not success:
+                self.result = line.failure
 
     def _replaced(self, judge: str, old: Answer | Verdict | Failure | None) -> None:
         if old is not None:
@@ -196,7 +195,7 @@ def identity_of(path: Path) -> Mapping[str, object] | None:
     """The identity of a run folder or journal, read off its first line; None without one."""
     try:
         with (path if path.is_file() else path / FILE_NAME).open("rb") as file:
-            line = adapter().validate_json(file.readline().removeprefix(b"\xef\xbb\xbf"))
+            line = adapter().validate_json(file.readline().removeprefix(BOM_UTF8))
     except (OSError, ValidationError):
         return None
     return line.identity if isinstance(line, IdentityLine) else None
@@ -234,7 +233,7 @@ def parse(data: bytes) -> tuple[list[tuple[bytes, Line]], list[bytes]]:
     """The whole lines with what they say, and the damaged ones (torn, zeroed, not of ours)."""
     good: list[tuple[bytes, Line]] = []
     damaged: list[bytes] = []
-    for raw in data.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
+    for raw in data.removeprefix(BOM_UTF8).split(b"\n"):
         if not raw.strip():
             continue
         try:

@@ -34,7 +34,7 @@ from openeqa_lab.records import (
     Usage,
 )
 from openeqa_lab.report import Report, State, Timing
-from openeqa_lab.runner import CaseRunner
+from openeqa_lab.runner import CaseRunner, to_ask
 from openeqa_lab.sampling import Sampler
 
 log = logging.getLogger(__name__)
@@ -267,7 +267,7 @@ def _versions() -> dict[str, str]:
 
 def waits(record: Record, reask: Collection[AnswerStatus]) -> bool:
     """Whether a case needs an answer or a verdict, or is to be asked again."""
-    return record.judged is None or record.answer is None or record.answer.status in reask
+    return record.judged is None or to_ask(record.result, reask)
 
 
 def _say_stopping() -> None:

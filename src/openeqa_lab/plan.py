@@ -17,7 +17,7 @@ from openeqa_lab.entries import (
 from openeqa_lab.errors import FrameError
 from openeqa_lab.evaluation import Evaluation, waits
 from openeqa_lab.records import AnswerStatus
-from openeqa_lab.runner import evidence
+from openeqa_lab.runner import evidence, to_ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,7 @@ async def plan(
     """
     entries = _entries(evaluation, take_from)
     waiting = [record for record in evaluation.records(entries) if waits(record, reask)]
-    asked = [
-        record.case for record in waiting if record.answer is None or record.answer.status in reask
-    ]
+    asked = [record.case for record in waiting if to_ask(record.result, reask)]
     missing: dict[str, str] = {}
     frames = 0
     for case in asked:

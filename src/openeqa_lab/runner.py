@@ -39,6 +39,11 @@ async def evidence(
     return episode, await asyncio.to_thread(sampler.sample, episode.frames, case.question)
 
 
+def to_ask(result: Answer | Failure | None, reask: Collection[AnswerStatus]) -> bool:
+    """Whether a case with this result needs an answer, or is to be asked again."""
+    return not isinstance(result, Answer) or result.status in reask
+
+
 class CaseRunner:
     """Asks and judges one case at a time, as many at once as are awaited.
 
@@ -76,7 +81,7 @@ class CaseRunner:
         """Bring a case to its end; gives what was paid for it now."""
         entry = self._book.content.entries.setdefault(case.id, Entry())
         paid = Usage()
-        if not isinstance(entry.result, Answer) or entry.result.status in self._reask:
+        if to_ask(entry.result, self._reask):
             asked = await self._ask(case)
             self._book.append(asked)
             entry.add(asked)
