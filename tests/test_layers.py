@@ -78,7 +78,7 @@ def test_only_command_modules_know_hydra_and_heavy_packages_load_when_needed(mod
         assert not everywhere & HYDRA
     at_start = {name.split(".")[0] for name in imports(tree, at_start=True)}
     assert not at_start & LAZY
-    homes = {"litellm": "llm/api.py", "wandb": "loggers/wandb.py"}
+    homes = {"litellm": "llm/client.py", "wandb": "loggers/wandb.py"}
     for package, home in homes.items():
         if package in everywhere:
             assert str(module.relative_to(SOURCE)) == home

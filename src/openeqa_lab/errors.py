@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from openeqa_lab.records import Usage
+    from openeqa_lab.records import Attempt, Usage
 
 CallKind = Literal[
     "auth",  # wrong, missing or forbidden key
@@ -32,6 +32,9 @@ class CaseError(OpenEQAError):
         kind: A short word that the report counts failures by.
         raw: What the model or judge said, where it said something that could not be used.
         usage: What was paid all the same, None for nothing.
+
+    Attributes:
+        attempts: Calls that failed in passing before the one that is told of.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class CaseError(OpenEQAError):
         self.kind = kind
         self.raw = raw
         self.usage = usage
+        self.attempts: tuple[Attempt, ...] = ()
 
 
 class FrameError(CaseError):
@@ -60,6 +64,7 @@ class CallError(CaseError):
         usage: What was paid all the same, None for nothing.
         retry_after_s: How long the server asked to be left alone, in seconds.
         status: Of the HTTP reply, None when there was none.
+        found: What was found, without model and remedy; the message by default.
     """
 
     def __init__(
@@ -71,11 +76,13 @@ class CallError(CaseError):
         usage: Usage | None = None,
         retry_after_s: float | None = None,
         status: int | None = None,
+        found: str = "",
     ) -> None:
         super().__init__(message, kind=kind, raw=raw, usage=usage)
         self.kind: CallKind = kind
         self.retry_after_s = retry_after_s
         self.status = status
+        self.found = found or message
 
     @property
     def fatal(self) -> bool:

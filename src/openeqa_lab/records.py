@@ -32,6 +32,11 @@ class Usage:
         completion_tokens: As the vendor counts them, hidden reasoning included.
         dollars: None when the price of any of the calls is unknown; 0 only when it is free.
         seconds: Waiting for replies; queueing and back-off are not counted.
+        cached_tokens: The part of the prompt tokens that the vendor read from its own cache.
+        saved_dollars: By the vendor's cache, and by its batch price; negative where filling the
+            cache cost more than reading it saved.
+        cache_hits: Replies taken from our completion cache, which are no calls and cost nothing.
+        cache_misses: Calls that were made because our cache was asked in vain.
     """
 
     calls: int = 0
@@ -39,6 +44,10 @@ class Usage:
     completion_tokens: int = 0
     dollars: float | None = 0.0
     seconds: float = 0.0
+    cached_tokens: int = 0
+    saved_dollars: float = 0.0
+    cache_hits: int = 0
+    cache_misses: int = 0
 
     def __add__(self, other: Usage) -> Usage:
         """The sum; its price is unknown when either price is."""
@@ -49,7 +58,28 @@ class Usage:
             self.completion_tokens + other.completion_tokens,
             (self.dollars or 0.0) + (other.dollars or 0.0) if known else None,
             self.seconds + other.seconds,
+            self.cached_tokens + other.cached_tokens,
+            self.saved_dollars + other.saved_dollars,
+            self.cache_hits + other.cache_hits,
+            self.cache_misses + other.cache_misses,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A call that failed in passing, and was made again.
+
+    Args:
+        kind: What failed, as `CallError.kind`.
+        message: What was found, in the vendor's words where it said any.
+        seconds: From sending to the fault.
+        waited_s: Until it was made again.
+    """
+
+    kind: str
+    message: str
+    seconds: float
+    waited_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +94,9 @@ class Answer:
         model: As returned by the vendor, which may be a dated version of what was asked for.
         finish_reason: As returned by the vendor; ``length`` when our token limit cut the text.
         usage: What the answer cost.
+        adjusted: What was sent otherwise than asked for, a phrase each: ``seed=1234 is not sent:
+            the model does not take it``.
+        attempts: Those that failed before the one that gave the answer.
     """
 
     text: str
@@ -72,6 +105,8 @@ class Answer:
     model: str = ""
     finish_reason: str = ""
     usage: Usage = field(default_factory=Usage)
+    adjusted: tuple[str, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +119,8 @@ class Verdict:
         raw: The judge's whole reply, empty when no call was needed.
         model: As returned by the vendor.
         usage: What the judgement cost.
+        adjusted: As of an `Answer`.
+        attempts: As of an `Answer`.
     """
 
     score: float
@@ -91,6 +128,8 @@ class Verdict:
     raw: str = ""
     model: str = ""
     usage: Usage = field(default_factory=Usage)
+    adjusted: tuple[str, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +142,7 @@ class Failure:
         message: One line: what, where, what to do.
         raw: What was said, where something was said that could not be used.
         usage: What was paid all the same.
+        attempts: Those that failed before the one that is told of.
     """
 
     stage: Stage
@@ -110,6 +150,7 @@ class Failure:
     message: str
     raw: str = ""
     usage: Usage = field(default_factory=Usage)
+    attempts: tuple[Attempt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,4 +151,5 @@ def _failure(stage: Stage, error: CaseError) -> Failure:
         raise error
     if isinstance(error, FrameError):
         stage = "episode"
-    return Failure(stage, error.kind, str(error), error.raw, error.usage or Usage())
+    usage = error.usage or Usage()
+    return Failure(stage, error.kind, str(error), error.raw, usage, error.attempts)

@@ -298,7 +298,7 @@ async def test_a_limit_spent_before_any_text_is_a_failure_that_was_paid(
 ) -> None:
     wire.says(body)
     with pytest.raises(CallError, match=r"\(max_tokens=7\).*raise max_tokens") as caught:
-        await model(wire, vendor, max_tokens=7).complete(["Hello."])
+        await model(wire, vendor, max_tokens=7, reasoning_tokens=0).complete(["Hello."])
     assert caught.value.kind == "truncated"
     assert caught.value.usage is not None
     assert caught.value.usage.completion_tokens == 10

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from openeqa_lab.errors import CallError
-from openeqa_lab.llm import api, limits
+from openeqa_lab.llm import client, limits
 from openeqa_lab.llm.api import ApiModel
 from openeqa_lab.llm.patience import Patience
 
@@ -50,7 +50,7 @@ each_vendor = pytest.mark.parametrize("vendor", list(MODELS))
 @pytest.fixture(autouse=True, scope="module")
 def _imported() -> None:
     """Else the first test's clock counts litellm's import."""
-    api._litellm()
+    client.load()
 
 
 @pytest.fixture(autouse=True)

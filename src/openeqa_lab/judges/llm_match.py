@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 from openeqa_lab.data.case import Case, Verbatim
@@ -11,7 +12,7 @@ from openeqa_lab.errors import CallError, CaseError, OpenEQAError, UnparsedError
 from openeqa_lab.judges.parsers import MarkParser
 from openeqa_lab.llm import LLM, Completion
 from openeqa_lab.prompts import Template, load
-from openeqa_lab.records import Answer, Usage, Verdict
+from openeqa_lab.records import Answer, Attempt, Usage, Verdict
 
 ExtraStyle = Literal["python_list", "lines"]
 
@@ -104,6 +105,7 @@ class LLMMatch:
         """
         prompt = self._prompt(case, answer)
         usage, reply = Usage(), ""
+        attempts: tuple[Attempt, ...] = ()
         for attempt in range(1 + self._reasks):
             asked = prompt if attempt == 0 else f"{prompt}\n\n{self._reminded()}"
             try:
@@ -112,14 +114,16 @@ class LLMMatch:
                 # What earlier attempts cost and said is not lost with this one.
                 error.usage = usage if error.usage is None else usage + error.usage
                 error.raw = error.raw or reply
+                error.attempts = attempts + error.attempts
                 raise
             usage, reply = usage + completion.usage, completion.text
+            attempts += completion.attempts
             if completion.finish_reason in ("refusal", "content_filter"):
-                raise self._refused(case, completion, usage)
+                raise _after(attempts, self._refused(case, completion, usage))
             mark = self._parser.parse(reply)
             if mark is not None:
-                return self._verdict(mark, completion, usage)
-        raise self._unusable(case, reply, usage)
+                return self._verdict(mark, replace(completion, usage=usage, attempts=attempts))
+        raise _after(attempts, self._unusable(case, reply, usage))
 
     def _prompt(self, case: Case, answer: Answer) -> str:
         shown, prediction = (
@@ -143,14 +147,16 @@ class LLMMatch:
             {"tag": parser.tag, "lowest": str(parser.lowest), "highest": str(parser.highest)}
         )
 
-    def _verdict(self, mark: int, completion: Completion, usage: Usage) -> Verdict:
+    def _verdict(self, mark: int, completion: Completion) -> Verdict:
         low, high = self._parser.lowest, self._parser.highest
         return Verdict(
             score=(mark - low) / (high - low),
             mark=mark if self.scale == "1-5" else None,
             raw=completion.text,
             model=completion.model,
-            usage=usage,
+            usage=completion.usage,
+            adjusted=completion.adjusted,
+            attempts=completion.attempts,
         )
 
     def _refused(self, case: Case, completion: Completion, usage: Usage) -> CaseError:
@@ -180,6 +186,11 @@ class LLMMatch:
             raw=reply,
             usage=usage,
         )
+
+
+def _after(attempts: tuple[Attempt, ...], error: CaseError) -> CaseError:
+    error.attempts = attempts
+    return error
 
 
 def _load(name: str, directory: str | None, *, extra: bool) -> Template:

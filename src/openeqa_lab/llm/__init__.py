@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from openeqa_lab.data.episode import Image
-from openeqa_lab.records import Usage
+from openeqa_lab.records import Attempt, Usage
+
+# Set by a runner around what it asks. How often a question was asked before in the same place, so
+# that a cache never gives the same reply to all of them; and the event that ends trying again.
+repeat: ContextVar[int] = ContextVar("repeat", default=0)
+stopping: ContextVar[asyncio.Event | None] = ContextVar("stopping", default=None)
 
 FinishReason = Literal["stop", "length", "refusal", "content_filter", "other"]
 
@@ -23,12 +30,16 @@ class Completion:
             limit cut the text.
         model: As returned by the vendor.
         usage: Of this call.
+        adjusted: What was sent otherwise than asked for, a phrase each.
+        attempts: Those that failed before this one, whose usage is counted in.
     """
 
     text: str
     finish_reason: FinishReason = "stop"
     model: str = ""
     usage: Usage = field(default_factory=Usage)
+    adjusted: tuple[str, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
 
 
 class LLM(Protocol):

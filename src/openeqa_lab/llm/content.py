@@ -19,11 +19,23 @@ def tokens(prompt: Sequence[str | Image], system: str, reply: int) -> int:
     return letters // _LETTERS_A_TOKEN + pictures * _TOKENS_A_PICTURE + reply
 
 
-def messages(prompt: Sequence[str | Image], system: str) -> list[dict[str, object]]:
-    """The messages of a request, texts and pictures in the order given."""
+def messages(
+    prompt: Sequence[str | Image], system: str, *, marked: bool = False
+) -> list[dict[str, object]]:
+    """The messages of a request, texts and pictures in the order given.
+
+    Args:
+        prompt: Texts and pictures.
+        system: The system message, empty for none.
+        marked: Whether the last picture is marked as the end of what the vendor shall cache.
+    """
     # Servers for text alone may know no lists.
     lone = len(prompt) == 1 and isinstance(prompt[0], str)
-    content: object = prompt[0] if lone else [_part(part) for part in prompt]
+    parts = [_part(part) for part in prompt]
+    if marked:
+        last = max(place for place, part in enumerate(prompt) if isinstance(part, Image))
+        parts[last]["cache_control"] = {"type": "ephemeral"}
+    content: object = prompt[0] if lone else parts
     sent: list[dict[str, object]] = [{"role": "user", "content": content}]
     return [{"role": "system", "content": system}, *sent] if system else sent
 

@@ -26,7 +26,7 @@ REMEDIES: Mapping[CallKind, str] = {
     "timeout": "raise timeout_s, or send less",
     "connection": "check the network and api_base, then start the same command again",
     "server": "the fault is at the other end: start the same command again later",
-    "truncated": "hidden reasoning counts too: raise max_tokens",
+    "truncated": "hidden reasoning counts too: raise max_tokens or reasoning_tokens",
     "empty": "start the same command again",
 }
 

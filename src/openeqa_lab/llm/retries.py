@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from openeqa_lab.errors import CallError, CallKind
-from openeqa_lab.llm import Completion
+from openeqa_lab.llm import Completion, stopping
 from openeqa_lab.llm.limits import Limiter, Turn
 from openeqa_lab.llm.patience import Patience
-from openeqa_lab.records import Usage
+from openeqa_lab.records import Attempt, Usage
 
 _WORDS: Mapping[CallKind, str] = {  # what may pass
     "rate_limit": "rate limit",
@@ -24,7 +24,9 @@ _OVERLOADED = (503, 529)  # what Google and Anthropic say
 async def ask(
     attempt: Callable[[], Awaitable[Completion]], patience: Patience, limiter: Limiter, tokens: int
 ) -> Completion:
-    """What the first attempt that succeeds gives, with the usage of all.
+    """What the first attempt that succeeds gives, with the usage of all and those that failed.
+
+    Once `openeqa_lab.llm.stopping` is set, no further attempt is made.
 
     Args:
         attempt: Sends the request once.
@@ -33,26 +35,44 @@ async def ask(
         tokens: What the request is taken to cost.
 
     Raises:
-        CallError: The last attempt's, with the usage of all; its message says how many there were.
+        CallError: The last attempt's, with the usage of all and the attempts before it; its message
+            says how many there were.
     """
     usage = Usage()
-    number = 0
+    failed: tuple[Attempt, ...] = ()
     while True:
-        number += 1
+        number = 1 + len(failed)
         try:
             async with limiter.turn(tokens) as turn:
                 reply = await _attempt(attempt, patience, limiter, turn)
-            return replace(reply, usage=usage + reply.usage)
+            return replace(reply, usage=usage + reply.usage, attempts=failed)
         except CallError as error:
-            usage += error.usage or Usage(1, dollars=None)
+            spent = error.usage or Usage(1, dollars=None)
+            usage += spent
             if why := _last(error, number, patience):
-                raise _final(error, why, usage) from None
+                raise _final(error, why, usage, failed) from None
             wait = patience.wait_s(number, error.retry_after_s)
             if _crowded(error) or number > 1:
                 limiter.say(
                     wait, "overloaded" if error.status in _OVERLOADED else _WORDS[error.kind]
                 )
-        await asyncio.sleep(wait)
+            if await _stopped_within(wait):
+                why = f"{_times(number)}: the run is being stopped"
+                raise _final(error, why, usage, failed) from None
+            failed += (Attempt(error.kind, error.found, spent.seconds, wait),)
+
+
+async def _stopped_within(seconds: float) -> bool:
+    """Sleep, and say whether the run was told to stop meanwhile or before."""
+    stop = stopping.get()
+    if stop is None:
+        await asyncio.sleep(seconds)
+        return False
+    try:
+        await asyncio.wait_for(stop.wait(), seconds)
+    except asyncio.TimeoutError:
+        return stop.is_set()
+    return True
 
 
 async def _attempt(
@@ -81,7 +101,7 @@ def _too_long(error: CallError, patience: Patience) -> bool:
 
 def _last(error: CallError, number: int, patience: Patience) -> str | None:
     """Why this was the last attempt, None when another follows."""
-    made = "tried once" if number == 1 else f"tried {number} times"
+    made = _times(number)
     if error.kind not in _WORDS or number >= patience.attempts:
         return made
     if _too_long(error, patience):
@@ -92,12 +112,19 @@ def _last(error: CallError, number: int, patience: Patience) -> str | None:
     return None
 
 
-def _final(error: CallError, why: str, usage: Usage) -> CallError:
-    return CallError(
+def _times(number: int) -> str:
+    return "tried once" if number == 1 else f"tried {number} times"
+
+
+def _final(error: CallError, why: str, usage: Usage, failed: tuple[Attempt, ...]) -> CallError:
+    last = CallError(
         f"{error}, {why}",
         kind=error.kind,
         raw=error.raw,
         usage=usage,
         retry_after_s=error.retry_after_s,
         status=error.status,
+        found=error.found,
     )
+    last.attempts = failed
+    return last

@@ -112,7 +112,13 @@ class Prompted:
 
 def _answer(completion: Completion, rule: AnswerRule) -> Answer:
     said = completion.text.strip()
-    common = (completion.model, completion.finish_reason, completion.usage)
+    common = (
+        completion.model,
+        completion.finish_reason,
+        completion.usage,
+        completion.adjusted,
+        completion.attempts,
+    )
     if completion.finish_reason == "refusal":
         return Answer("", "refused", said, *common)
     if completion.finish_reason == "content_filter":
