@@ -24,9 +24,10 @@ LAYERS = [
     {"reasoners", "judges", "metrics"},
     {"report"},
     {"loggers"},
-    {"concurrency", "progress", "runner"},
+    {"budget", "concurrency", "progress", "runner"},
     {"evaluation"},
     {"plan"},
+    {"preflight"},
 ]
 COMMANDS = {"run", "fetch", "config", "command"}  # and testing, demo: exempt from the layers
 HYDRA = {"hydra", "omegaconf"}

@@ -136,6 +136,7 @@ def test_in_a_sweep_a_bad_job_is_named_and_the_others_go_on(place: Path) -> None
 def test_ctrl_c_ends_the_calls_in_flight_and_writes_a_partial_report(place: Path) -> None:
     process = start(place, *OWN, "concurrency=2", "output_dir=run")
     while not (place / "calls.txt").exists():
+        assert process.poll() is None, process.communicate()
         time.sleep(0.05)
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)

@@ -21,7 +21,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnno
 
 from openeqa_lab.errors import OpenEQAError
 
-Node = Mapping[str, object]
+Node = Mapping[Any, object]
 Options = TypeVar("Options")
 
 
@@ -35,6 +35,9 @@ class RunOptions:
     resume: bool = True
     reask: Sequence[Literal["refused", "blocked", "empty"]] = ()
     coverage: float = 0.98
+    budget_usd: float | None = None
+    preflight: bool = True
+    yes: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.coverage <= 1:
@@ -137,8 +140,15 @@ def _target_faults(node: Node, path: str) -> Iterator[str]:
     except ValueError:  # a built-in that does not say what it takes
         return
     hints = _hints(target)
-    given = {key: value for key, value in node.items() if not key.startswith("_")}
     prefix = f"{path}." if path else ""
+    for key in node:
+        if not isinstance(key, str):
+            yield (
+                f"{prefix}{key} is no word: YAML reads yes, no, on and off as true and false, so "
+                'put such a key in quotes, "yes"'
+            )
+    words = {key: value for key, value in node.items() if isinstance(key, str)}
+    given = {key: value for key, value in words.items() if not key.startswith("_")}
     takes_any = any(each.kind == each.VAR_KEYWORD for each in known.values())
     for key, value in given.items():
         if key not in known and takes_any:

@@ -112,7 +112,8 @@ class Entry:
     """What a journal knows of one case.
 
     `verdicts` are the judgements of the latest answer, by judge hash. `earlier` is what attempts
-    cost that were replaced, by judge hash, those at an answer under the empty one.
+    cost that were replaced, by judge hash, those at an answer under the empty one; `replies` counts
+    what was said so far, in the same way, so that a cache does not say it again.
     """
 
     result: Answer | Failure | None = None
@@ -120,9 +121,13 @@ class Entry:
     shown: tuple[Shown, ...] = ()
     verdicts: dict[str, Verdict | Failure] = field(default_factory=dict)
     earlier: dict[str, Usage] = field(default_factory=dict)
+    replies: dict[str, int] = field(default_factory=dict)
 
     def add(self, line: AnswerLine | VerdictLine | FailureLine) -> None:
         """Fold one more line in: the latest success wins, a failure never replaces one."""
+        if not isinstance(line, FailureLine) or line.failure.raw:
+            by = "" if isinstance(line, AnswerLine) else line.judge
+            self.replies[by] = self.replies.get(by, 0) + 1
         if isinstance(line, AnswerLine):
             self._replaced("", self.result)
             for judge, verdict in self.verdicts.items():

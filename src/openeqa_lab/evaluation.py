@@ -12,6 +12,7 @@ from platform import python_version
 import yaml
 
 from openeqa_lab import report
+from openeqa_lab.budget import Budget
 from openeqa_lab.concurrency import stop_on_signals, work_through
 from openeqa_lab.data.case import Case
 from openeqa_lab.data.datasets import Dataset
@@ -24,6 +25,7 @@ from openeqa_lab.errors import OpenEQAError
 from openeqa_lab.identity import comparable, digest
 from openeqa_lab.journal import Journal
 from openeqa_lab.judges import Judge
+from openeqa_lab.llm import stopping
 from openeqa_lab.loggers import Logger, RunInfo, guarded
 from openeqa_lab.metrics import Estimate, Metric
 from openeqa_lab.progress import Progress
@@ -33,7 +35,7 @@ from openeqa_lab.records import (
     Record,
     Usage,
 )
-from openeqa_lab.report import Report, State, Timing
+from openeqa_lab.report import Report, State, Timing, tally
 from openeqa_lab.runner import CaseRunner, to_ask
 from openeqa_lab.sampling import Sampler
 
@@ -126,6 +128,7 @@ class Evaluation:
         config: Mapping[str, object] | None = None,
         reask: Collection[AnswerStatus] = (),
         take_from: Collection[Path] = (),
+        budget_usd: float | None = None,
     ) -> Report:
         """Ask and judge what is not done yet, then report on everything.
 
@@ -139,6 +142,9 @@ class Evaluation:
             reask: Statuses of answers that are asked again, ``refused`` for instance.
             take_from: Run folders whose answers, where they were asked with the same settings, are
                 taken over instead of being bought again; another judge's run, for instance.
+            budget_usd: Dollars that the run folder may cost in all; near them no further question
+                is begun, and the report's state is ``out of budget``. Calls of unknown price count
+                as nothing.
 
         Raises:
             OpenEQAError: The run cannot start or go on.
@@ -169,12 +175,19 @@ class Evaluation:
                 dict(config or {}),
                 identity,
             )
-            return await self._run(book, info, reask)
+            return await self._run(book, info, reask, budget_usd)
         finally:
             await book.close()
 
-    async def _run(self, book: Journal, info: RunInfo, reask: Collection[AnswerStatus]) -> Report:
+    async def _run(
+        self,
+        book: Journal,
+        info: RunInfo,
+        reask: Collection[AnswerStatus],
+        budget_usd: float | None,
+    ) -> Report:
         started, entries = _Clock(), book.content.entries
+        budget = Budget(budget_usd, tally.spend(self.records(entries)).together.known_dollars)
         settings = yaml.safe_dump(info.config, sort_keys=False, allow_unicode=True)
         report.put(self.output_dir / "config.yaml", settings)
         if self.judge_hash not in book.content.judges:
@@ -189,16 +202,21 @@ class Evaluation:
         )
 
         async def finish(case: Case) -> None:
+            if not budget.begin():
+                stop.set()
+                return
             paid = await runner.finish(case)
+            budget.end(paid)
             progress.add(self._record(case, entries[case.id]), paid)
             told.log(progress.values(), progress.done)
 
         state: State = "stopped"
         try:
             async with stop_on_signals(_say_stopping) as stop:
+                stopping.set(stop)
                 await work_through(todo, finish, at_once=self.concurrency, stop=stop)
             left = any(waits(record, ()) and not record.failure for record in self.records(entries))
-            state = "stopped" if left else "complete"
+            state = ("out of budget" if budget.reached else "stopped") if left else "complete"
         finally:
             progress.show(last=True)
             records = self.records(entries)

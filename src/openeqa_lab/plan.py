@@ -16,7 +16,7 @@ from openeqa_lab.entries import (
 )
 from openeqa_lab.errors import FrameError
 from openeqa_lab.evaluation import Evaluation, waits
-from openeqa_lab.records import AnswerStatus
+from openeqa_lab.records import AnswerStatus, Record
 from openeqa_lab.runner import evidence, to_ask
 
 
@@ -51,9 +51,8 @@ async def plan(
     Raises:
         OpenEQAError: It would be refused.
     """
-    entries = _entries(evaluation, take_from)
-    waiting = [record for record in evaluation.records(entries) if waits(record, reask)]
-    asked = [record.case for record in waiting if to_ask(record.result, reask)]
+    records = waiting(evaluation, reask, take_from)
+    asked = [record.case for record in records if to_ask(record.result, reask)]
     missing: dict[str, str] = {}
     frames = 0
     for case in asked:
@@ -67,11 +66,23 @@ async def plan(
     return Plan(
         cases=len(evaluation.dataset),
         answers=len(asked) - lost,
-        verdicts=len(waiting) - lost,
+        verdicts=len(records) - lost,
         frames=frames,
         missing=missing,
         unanswerable=lost,
     )
+
+
+def waiting(
+    evaluation: Evaluation, reask: Collection[AnswerStatus], take_from: Collection[Path]
+) -> list[Record]:
+    """The records of the cases that `Evaluation.run` with these arguments would bring to an end.
+
+    Raises:
+        OpenEQAError: It would be refused.
+    """
+    entries = _entries(evaluation, take_from)
+    return [record for record in evaluation.records(entries) if waits(record, reask)]
 
 
 def _entries(evaluation: Evaluation, take_from: Collection[Path]) -> dict[str, Entry]:

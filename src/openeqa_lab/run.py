@@ -22,7 +22,9 @@ from openeqa_lab.errors import OpenEQAError
 
 if TYPE_CHECKING:
     from openeqa_lab.evaluation import Evaluation
+    from openeqa_lab.llm import Forecast
     from openeqa_lab.plan import Plan
+    from openeqa_lab.records import Usage
     from openeqa_lab.report import Report
 
 PARTS = ("dataset", "episodes", "sampler", "reasoner", "judge")
@@ -33,7 +35,17 @@ ROLES = {  # what each part must have; the rest of its contract is its kit's to 
     "reasoner": "answer",
     "judge": "judge",
 }
-KEYS = (*PARTS, "metrics", "loggers", "data_dir", "output_dir", "concurrency", "run")
+KEYS = (
+    *PARTS,
+    "metrics",
+    "loggers",
+    "data_dir",
+    "output_dir",
+    "concurrency",
+    "cache",
+    "cache_dir",
+    "run",
+)
 
 
 @hydra.main(version_base="1.3", config_path=config.conf_path(), config_name="run")
@@ -59,6 +71,8 @@ def _run(composed: DictConfig) -> None:
 
         _tell(asyncio.run(plan(evaluation, options.reask, take_from)))
         return
+    if options.preflight:
+        _preflight(evaluation, options, take_from)
     report = asyncio.run(
         evaluation.run(
             name=options.name or folder.name,
@@ -66,11 +80,18 @@ def _run(composed: DictConfig) -> None:
             config=settings,
             reask=options.reask,
             take_from=take_from,
+            budget_usd=options.budget_usd,
         )
     )
     print(f"{_summary(report)}\nreport: {folder / 'report.md'}")
     if report.state == "stopped":
         raise KeyboardInterrupt
+    if report.state == "out of budget":
+        raise OpenEQAError(
+            f"run.budget_usd = {options.budget_usd:g} is spent after {report.counts.judged} of "
+            f"{report.counts.asked} questions: what was bought is kept; raise it and start the "
+            "same command again to go on"
+        )
     if not report.covered:
         raise OpenEQAError(
             f"{report.counts.judged} of {report.counts.asked} questions have a verdict, which is "
@@ -152,6 +173,44 @@ def _tell(plan: Plan) -> None:
             f"{plan.unanswerable} of {plan.cases} questions have no frames ({len(plan.missing)} "
             "episodes, named above): bring them, or leave these questions out"
         )
+
+
+def _preflight(evaluation: Evaluation, options: config.RunOptions, take_from: list[Path]) -> None:
+    """Call each model once, say what the run may cost and, on a terminal, ask whether to go on."""
+    from openeqa_lab.preflight import preflight
+
+    found = asyncio.run(preflight(evaluation, options.reask, take_from))
+    if found.spent.calls:
+        print(f"preflight: {found.spent.calls} calls to models replied ({_price(found.spent)})")
+    for what, part in (("answers", found.answers), ("judgements", found.judgements)):
+        if part is not None:
+            print(
+                f"  {part.calls:,.0f} {what}: about {part.prompt_tokens:,.0f} prompt tokens, "
+                f"{_prices(part)}"
+            )
+    together = found.together
+    if together.calls and options.budget_usd is not None and together.dollars is None:
+        print("  run.budget_usd cannot count calls of unknown price")
+    ask = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    if together.dollars == 0 or options.yes or not ask:
+        return
+    sys.stdout.write(f"In all {_prices(together)}. Go on? [y/N] ")
+    sys.stdout.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise OpenEQAError("nothing was asked; run.yes=true starts without this question")
+
+
+def _price(usage: Usage) -> str:
+    return "price not known" if usage.dollars is None else f"${usage.dollars:.4f}"
+
+
+def _prices(forecast: Forecast) -> str:
+    """Between the prompts alone and replies of full length."""
+    if forecast.dollars is None or forecast.most_dollars is None:
+        return "price not known"
+    if forecast.most_dollars == 0:
+        return "free"
+    return f"${forecast.dollars:,.2f} to ${forecast.most_dollars:,.2f} at list price"
 
 
 def _summary(report: Report) -> str:

@@ -13,6 +13,7 @@ from openeqa_lab.entries import AnswerLine, Entry, FailureLine, VerdictLine
 from openeqa_lab.errors import CallError, CaseError, FrameError, OpenEQAError
 from openeqa_lab.journal import Journal
 from openeqa_lab.judges import Judge
+from openeqa_lab.llm import repeat
 from openeqa_lab.reasoners import Reasoner
 from openeqa_lab.records import (
     Answer,
@@ -82,6 +83,7 @@ class CaseRunner:
         entry = self._book.content.entries.setdefault(case.id, Entry())
         paid = Usage()
         if to_ask(entry.result, self._reask):
+            repeat.set(entry.replies.get("", 0))
             asked = await self._ask(case)
             self._book.append(asked)
             entry.add(asked)
@@ -90,6 +92,7 @@ class CaseRunner:
                 log.warning("%s; the earlier answer is kept", asked.failure.message)
         verdict = entry.verdicts.get(self._judge_hash)
         if isinstance(entry.result, Answer) and not isinstance(verdict, Verdict):
+            repeat.set(entry.replies.get(self._judge_hash, 0))
             judged = await self._mark(case, entry.result)
             self._book.append(judged)
             entry.add(judged)

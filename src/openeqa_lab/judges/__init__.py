@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from openeqa_lab.data.case import Case
+from openeqa_lab.llm import Forecast
 from openeqa_lab.records import Answer, Verdict
 
 
@@ -31,5 +32,18 @@ class Judge(Protocol):
 
         Raises:
             CaseError: No verdict could be had; `UnparsedError` when the reply holds no mark.
+        """
+        ...
+
+
+@runtime_checkable
+class JudgementForecaster(Protocol):
+    """A `Judge` that knows what its judgements may cost."""
+
+    async def forecast(self, case: Case, answer: Answer, /) -> Forecast:
+        """Of one judgement, for which no model is asked.
+
+        Raises:
+            CaseError: The vendor would refuse the prompt.
         """
         ...

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
-from openeqa_lab.data.case import Case, Verbatim
+from openeqa_lab.data.case import Case, Question, Verbatim
 from openeqa_lab.errors import CallError, CaseError, OpenEQAError, UnparsedError
 from openeqa_lab.judges.parsers import MarkParser
-from openeqa_lab.llm import LLM, Completion
+from openeqa_lab.llm import LLM, Completion, Forecast, Forecaster
 from openeqa_lab.prompts import Template, load
 from openeqa_lab.records import Answer, Attempt, Usage, Verdict
 
@@ -124,6 +124,26 @@ class LLMMatch:
             if mark is not None:
                 return self._verdict(mark, replace(completion, usage=usage, attempts=attempts))
         raise _after(attempts, self._unusable(case, reply, usage))
+
+    async def rehearse(self) -> Usage:
+        """Judge a made-up answer.
+
+        Raises:
+            CaseError: The call failed, or its reply holds no mark.
+        """
+        question = Question("made-up", "What color is the sofa?")
+        case = Case(question.id, question, "red", "", "")
+        return (await self.judge(case, Answer("dark red"))).usage
+
+    async def forecast(self, case: Case, answer: Answer, /) -> Forecast:
+        """What the judgement may cost, without a call for a second reply.
+
+        Raises:
+            CaseError: The vendor would refuse the prompt.
+        """
+        if not isinstance(self._llm, Forecaster):
+            return Forecast(1, dollars=None, most_dollars=None)
+        return await self._llm.forecast([self._prompt(case, answer)], self._system)
 
     def _prompt(self, case: Case, answer: Answer) -> str:
         shown, prediction = (

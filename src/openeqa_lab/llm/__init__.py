@@ -6,15 +6,17 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from openeqa_lab.data.episode import Image
 from openeqa_lab.records import Attempt, Usage
 
 # Set by a runner around what it asks. How often a question was asked before in the same place, so
-# that a cache never gives the same reply to all of them; and the event that ends trying again.
+# that a cache never gives the same reply to all of them; the event that ends trying again; and
+# whether a call shows that calls can be made, and so is made at once and by no cache or batch.
 repeat: ContextVar[int] = ContextVar("repeat", default=0)
 stopping: ContextVar[asyncio.Event | None] = ContextVar("stopping", default=None)
+rehearsing: ContextVar[bool] = ContextVar("rehearsing", default=False)
 
 FinishReason = Literal["stop", "length", "refusal", "content_filter", "other"]
 
@@ -59,5 +61,74 @@ class LLM(Protocol):
 
         Raises:
             CallError: The call failed; its `kind` says how.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What calls that are not made yet may cost; forecasts can be added.
+
+    Args:
+        calls: Without those that fail and are made again.
+        prompt_tokens: An estimate.
+        reply_tokens: At most.
+        dollars: Of the prompts, at list price; None when the price of any is unknown.
+        most_dollars: With all replies of full length.
+    """
+
+    calls: float = 0
+    prompt_tokens: float = 0
+    reply_tokens: float = 0
+    dollars: float | None = 0.0
+    most_dollars: float | None = 0.0
+
+    def __add__(self, other: Forecast) -> Forecast:
+        """The sum; its price is unknown when either price is."""
+        return Forecast(
+            self.calls + other.calls,
+            self.prompt_tokens + other.prompt_tokens,
+            self.reply_tokens + other.reply_tokens,
+            _sum(self.dollars, other.dollars),
+            _sum(self.most_dollars, other.most_dollars),
+        )
+
+    def times(self, count: float) -> Forecast:
+        """As much for so many."""
+        return Forecast(
+            self.calls * count,
+            self.prompt_tokens * count,
+            self.reply_tokens * count,
+            None if self.dollars is None else self.dollars * count,
+            None if self.most_dollars is None else self.most_dollars * count,
+        )
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one + other
+
+
+@runtime_checkable
+class Forecaster(Protocol):
+    """An `LLM` that knows what its calls may cost."""
+
+    async def forecast(self, prompt: Sequence[str | Image], /, system: str = "") -> Forecast:
+        """Of one call, which is not made.
+
+        Raises:
+            CallError: It would be refused: more pictures than the vendor takes, for instance.
+        """
+        ...
+
+
+@runtime_checkable
+class Rehearsing(Protocol):
+    """A reasoner or judge that can show, before a run, that its models reply."""
+
+    async def rehearse(self) -> Usage:
+        """Make the smallest call that shows it, and give what it cost.
+
+        Raises:
+            CaseError: The call failed, or its reply is of no use.
         """
         ...

@@ -12,7 +12,7 @@ from typing import Literal
 
 from openeqa_lab.data.episode import Image
 from openeqa_lab.errors import CallError, OpenEQAError
-from openeqa_lab.llm import Completion, client
+from openeqa_lab.llm import Completion, Forecast, client
 from openeqa_lab.llm.attempt import Sender
 from openeqa_lab.llm.content import messages, tokens
 from openeqa_lab.llm.known import Known, look_up
@@ -110,6 +110,15 @@ class ApiModel:
         known = self._look_up(litellm)
         reply = await self._ask(litellm, known, prompt, system)
         return replace(reply, adjusted=known.sent.adjusted)
+
+    async def forecast(self, prompt: Sequence[str | Image], /, system: str = "") -> Forecast:
+        """What a call may cost at list price; it is not made."""
+        known = self._look_up(await asyncio.to_thread(client.load))
+        asked, reply = tokens(prompt, system, 0), known.most_tokens
+        if known.prices is None:
+            return Forecast(1, asked, reply, None, None)
+        dollars = asked * known.prices.prompt
+        return Forecast(1, asked, reply, dollars, dollars + reply * known.prices.completion)
 
     async def _ask(
         self, litellm: ModuleType, known: Known, prompt: Sequence[str | Image], system: str

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from openeqa_lab.data.case import Question
 from openeqa_lab.data.episode import Frame
+from openeqa_lab.llm import Forecast
 from openeqa_lab.records import Answer
 
 
@@ -27,5 +28,18 @@ class Reasoner(Protocol):
 
         Raises:
             CaseError: No answer could be had: a frame cannot be read, the call failed.
+        """
+        ...
+
+
+@runtime_checkable
+class AnswerForecaster(Protocol):
+    """A `Reasoner` that knows what its answers may cost."""
+
+    async def forecast(self, question: Question, frames: Sequence[Frame], /) -> Forecast:
+        """Of one answer, for which no model is asked.
+
+        Raises:
+            CaseError: A frame cannot be read, or the vendor would refuse the prompt.
         """
         ...

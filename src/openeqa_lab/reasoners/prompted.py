@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -10,9 +11,9 @@ from openeqa_lab.data.case import Question
 from openeqa_lab.data.episode import Frame, Image
 from openeqa_lab.errors import OpenEQAError
 from openeqa_lab.images import FrameEncoder
-from openeqa_lab.llm import LLM, Completion
+from openeqa_lab.llm import LLM, Completion, Forecast, Forecaster
 from openeqa_lab.prompts import load
-from openeqa_lab.records import Answer
+from openeqa_lab.records import Answer, Usage
 
 AnswerRule = Literal["whole", "a_line"]
 
@@ -101,6 +102,27 @@ class Prompted:
         completion = await self._llm.complete(self._prompt(question.text, images), self._system)
         return _answer(completion, self._rule)
 
+    async def rehearse(self) -> Usage:
+        """Ask a made-up question, with one gray picture for a reasoner that sees.
+
+        Raises:
+            CaseError: The call failed.
+        """
+        images = () if self._encoder is None else (_gray(),)
+        prompt = self._prompt("What color is this picture?", images)
+        return (await self._llm.complete(prompt, self._system)).usage
+
+    async def forecast(self, question: Question, frames: Sequence[Frame], /) -> Forecast:
+        """What the answer may cost; nothing where the model does not say.
+
+        Raises:
+            CaseError: A frame cannot be read, or the vendor would refuse the prompt.
+        """
+        if not isinstance(self._llm, Forecaster):
+            return Forecast(1, dollars=None, most_dollars=None)
+        images = await self._encoder.encode(frames) if self._encoder is not None else ()
+        return await self._llm.forecast(self._prompt(question.text, images), self._system)
+
     def _prompt(self, question: str, images: Sequence[Image]) -> list[str | Image]:
         values = {"question": question}
         if self._marker is None:
@@ -108,6 +130,15 @@ class Prompted:
         before, after = self._template.around_frames(values, self._marker)
         parts: list[str | Image] = [before, *images, after]
         return [part for part in parts if part != ""]
+
+
+def _gray() -> Image:
+    """A picture large enough for every vendor to take."""
+    from PIL import Image as Pillow
+
+    buffer = io.BytesIO()
+    Pillow.new("RGB", (64, 64), "gray").save(buffer, "PNG")
+    return Image(buffer.getvalue(), "image/png", 64, 64)
 
 
 def _answer(completion: Completion, rule: AnswerRule) -> Answer:

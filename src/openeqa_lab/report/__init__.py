@@ -25,7 +25,7 @@ from openeqa_lab.report.tally import Costs, Counts
 SCHEMA_VERSION = 1
 FILES = ("report.json", "report.md", "predictions.json", "metrics.json")
 
-State = Literal["complete", "stopped"]
+State = Literal["complete", "stopped", "out of budget"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,8 @@ class Report:
 
     Args:
         name: The run's name.
-        state: ``stopped`` when the run ended before every question was reached.
+        state: ``stopped`` or ``out of budget`` when the run ended before every question was
+            reached.
         identity: What can change a number, under ``answer``, ``judge`` and ``questions``.
         settings: Recorded beside them, such as limits and concurrency.
         versions: Of this package and of those that can change a number.

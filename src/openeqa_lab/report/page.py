@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from openeqa_lab.metrics import Estimate
 from openeqa_lab.records import Record
 from openeqa_lab.report.markdown import clip, escape, number, settings_table, table
-from openeqa_lab.report.tally import Costs, Spending
+from openeqa_lab.report.tally import Spending
 
 if TYPE_CHECKING:
     from openeqa_lab.report import Report
@@ -63,11 +63,13 @@ def headlines(estimates: Mapping[str, Estimate]) -> list[str]:
 
 def _warnings(report: Report) -> Iterator[str]:
     counts = report.counts
-    if report.state == "stopped":
+    if report.state != "complete":
+        spent, go_on = report.state == "out of budget", "Start the same command again to go on.\n"
         yield (
-            f"> **Stopped before the end.** {counts.unreached:,} of {counts.asked:,} questions "
+            f"> **{'Stopped by its budget' if spent else 'Stopped before the end'}.** "
+            f"{counts.unreached:,} of {counts.asked:,} questions "
             f"were not reached and {counts.unjudged:,} answers not judged. "
-            "Start the same command again to go on.\n"
+            + ("Raise run.budget_usd to go on.\n" if spent else go_on)
         )
     if counts.coverage is None:
         yield "> **No questions.** Nothing was asked.\n"
@@ -232,12 +234,13 @@ def _costs(report: Report) -> str:
     if costs.earlier != Spending():
         parts["replaced attempts"] = costs.earlier
     rows = [
-        (name, *_numbers(part)) for name, part in (parts | {"together": _together(costs)}).items()
+        (name, *_numbers(part)) for name, part in (parts | {"together": costs.together}).items()
     ]
     head = ("spent on", "calls", "prompt tokens", "completion tokens", "dollars", "seconds waited")
     lines = ["## Cost\n", table(head, rows, [1, 2, 3, 4, 5])]
     if costs.answers.models:
         lines.append(f"Answers came from {_models(costs.answers)}.\n")
+    lines += _notes(parts)
     if frames.mean is not None:
         lines.append(
             f"Frames shown a question: {frames.mean:.1f} on average, "
@@ -251,8 +254,25 @@ def _costs(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _together(costs: Costs) -> Spending:
-    return costs.answers + costs.judgements + costs.earlier
+def _notes(parts: Mapping[str, Spending]) -> Iterator[str]:
+    """What caches saved, what was tried again, and what was sent otherwise than asked for."""
+    for name, part in parts.items():
+        usage = part.usage
+        if usage.cached_tokens or usage.saved_dollars:
+            yield (
+                f"Of the {name}, {usage.cached_tokens:,} prompt tokens were read from the vendor's "
+                f"cache; caching and batches saved ${usage.saved_dollars:,.4f} of the list price.\n"
+            )
+        if usage.cache_hits or usage.cache_misses:
+            yield (
+                f"Of the {name}, {usage.cache_hits:,} replies came from our completion cache, "
+                f"{usage.cache_misses:,} were not in it.\n"
+            )
+        if part.tried_again:
+            kinds = ", ".join(f"{escape(kind)}: {n:,}" for kind, n in part.tried_again.items())
+            yield f"Of the {name}, calls that failed in passing and were made again: {kinds}.\n"
+        for phrase, count in part.adjusted.items():
+            yield f"Of the {name}, {count:,} were asked for with {escape(phrase)}.\n"
 
 
 def _numbers(spending: Spending) -> tuple[str, str, str, str, str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from openeqa_lab.records import Failure, Record, Stage, Usage
+from openeqa_lab.records import Answer, Failure, Record, Stage, Usage, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +63,26 @@ class Spending:
         known_dollars: What the calls of known price cost.
         unpriced_calls: Calls whose price is unknown.
         models: Replies by the model that the vendor said they came from.
+        adjusted: Replies by what was sent otherwise than asked for.
+        tried_again: Attempts that failed and were followed by another, by their kind.
     """
 
     usage: Usage = field(default_factory=Usage)
     known_dollars: float = 0.0
     unpriced_calls: int = 0
     models: Mapping[str, int] = field(default_factory=dict)
+    adjusted: Mapping[str, int] = field(default_factory=dict)
+    tried_again: Mapping[str, int] = field(default_factory=dict)
 
     def __add__(self, other: Spending) -> Spending:
         """Both together."""
-        models = Counter(self.models) + Counter(other.models)
         return Spending(
             self.usage + other.usage,
             self.known_dollars + other.known_dollars,
             self.unpriced_calls + other.unpriced_calls,
-            dict(sorted(models.items())),
+            _counted([*_each(self.models), *_each(other.models)]),
+            _counted([*_each(self.adjusted), *_each(other.adjusted)]),
+            _counted([*_each(self.tried_again), *_each(other.tried_again)]),
         )
 
 
@@ -105,6 +110,11 @@ class Costs:
     judgements: Spending
     earlier: Spending
     frames: Shows
+
+    @property
+    def together(self) -> Spending:
+        """All that the run cost."""
+        return self.answers + self.judgements + self.earlier
 
 
 def count(records: Sequence[Record]) -> Counts:
@@ -151,27 +161,38 @@ def spend(records: Sequence[Record]) -> Costs:
     results = [record.result for record in records if record.result is not None]
     verdicts = [record.verdict for record in records if record.verdict is not None]
     return Costs(
-        answers=_spending(
-            (result.usage for result in results),
-            ("" if isinstance(result, Failure) else result.model for result in results),
-        ),
-        judgements=_spending(
-            (verdict.usage for verdict in verdicts),
-            ("" if isinstance(verdict, Failure) else verdict.model for verdict in verdicts),
-        ),
-        earlier=_spending((record.earlier for record in records), ()),
+        answers=_spending(results),
+        judgements=_spending(verdicts),
+        earlier=_priced(record.earlier for record in records),
         frames=_shows(records),
     )
 
 
-def _spending(usages: Iterable[Usage], models: Iterable[str]) -> Spending:
+def _spending(parts: Sequence[Answer | Verdict | Failure]) -> Spending:
+    done = [part for part in parts if not isinstance(part, Failure)]
+    return replace(
+        _priced(part.usage for part in parts),
+        models=_counted(part.model for part in done if part.model),
+        adjusted=_counted(phrase for part in done for phrase in part.adjusted),
+        tried_again=_counted(attempt.kind for part in parts for attempt in part.attempts),
+    )
+
+
+def _priced(usages: Iterable[Usage]) -> Spending:
     total, known, unpriced = Usage(), 0.0, 0
     for usage in usages:
         total = total + usage
         known += usage.dollars or 0.0
         unpriced += usage.calls if usage.dollars is None else 0
-    named = Counter(model for model in models if model)
-    return Spending(total, known, unpriced, dict(sorted(named.items())))
+    return Spending(total, known, unpriced)
+
+
+def _counted(words: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(words).items()))
+
+
+def _each(counted: Mapping[str, int]) -> Iterable[str]:
+    return Counter(counted).elements()
 
 
 def _shows(records: Sequence[Record]) -> Shows:

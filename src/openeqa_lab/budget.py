@@ -1,0 +1,46 @@
+"""Ends a run between two questions before it costs more than its budget."""
+
+from __future__ import annotations
+
+from openeqa_lab.errors import OpenEQAError
+from openeqa_lab.records import Usage
+
+
+class Budget:
+    """Dollars that a run folder may cost in all, earlier starts included.
+
+    What is under way is reckoned at this start's mean price of a question, so that a run ends at
+    its budget or, where the first questions are still under way, that many questions beyond it.
+    Calls of unknown price count as nothing.
+
+    Args:
+        dollars: None is no limit.
+        spent: By earlier starts.
+    """
+
+    def __init__(self, dollars: float | None, spent: float) -> None:
+        if dollars is not None and not dollars > 0:
+            raise OpenEQAError(
+                f"run.budget_usd is {dollars}: expected more than 0 dollars, or null"
+            )
+        self.dollars = dollars
+        self.spent = spent
+        self.reached = False
+        self._before = spent
+        self._under_way = 0
+        self._ended = 0
+
+    def begin(self) -> bool:
+        """Count one more question under way, or say that there is no money for it."""
+        mean = (self.spent - self._before) / self._ended if self._ended else 0.0
+        if self.dollars is not None and self.spent + self._under_way * mean >= self.dollars:
+            self.reached = True
+            return False
+        self._under_way += 1
+        return True
+
+    def end(self, paid: Usage) -> None:
+        """Count what a question that was under way cost."""
+        self._under_way -= 1
+        self._ended += 1
+        self.spent += paid.dollars or 0.0
