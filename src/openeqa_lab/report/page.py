@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from openeqa_lab.metrics import Estimate
 from openeqa_lab.records import Record
+from openeqa_lab.report.costs import costs, models
 from openeqa_lab.report.markdown import clip, escape, number, settings_table, table
-from openeqa_lab.report.tally import Spending
 
 if TYPE_CHECKING:
     from openeqa_lab.report import Report
@@ -40,7 +40,7 @@ def to_markdown(report: Report, records: Sequence[Record]) -> str:
         *(section for key in heads for section in _groups(key, report.estimates)),
         *_others(report.estimates, heads),
         *_failures(report),
-        _costs(report),
+        costs(report),
         *_examples(records),
         "## Identity\n\nThe settings that can change a number.\n\n"
         + settings_table(report.identity),
@@ -143,12 +143,8 @@ def _scorer(report: Report) -> str:
     counts, judgements = report.counts, report.costs.judgements
     by = f"Judge: **{escape(report.scorer)}**, {judgements.usage.calls:,} calls to a model"
     if judgements.models:
-        by += f" ({_models(judgements)})"
+        by += f" ({models(judgements)})"
     return f"{by}; {counts.without_call:,} of {counts.judged:,} verdicts needed no call.\n"
-
-
-def _models(spending: Spending) -> str:
-    return ", ".join(f"{escape(name)}: {times:,}" for name, times in spending.models.items())
 
 
 def _progress(report: Report) -> str:
@@ -226,72 +222,6 @@ def _failures(report: Report) -> Iterator[str]:
         head = ("stage: kind", "count", "for example", "message", "reply")
         again = "\nEach is tried again when the same command is started again.\n"
         yield "## Failures\n\n" + table(head, rows, [1]) + again
-
-
-def _costs(report: Report) -> str:
-    costs, frames = report.costs, report.costs.frames
-    parts = {"answers": costs.answers, "judgements": costs.judgements}
-    if costs.earlier != Spending():
-        parts["replaced attempts"] = costs.earlier
-    rows = [
-        (name, *_numbers(part)) for name, part in (parts | {"together": costs.together}).items()
-    ]
-    head = ("spent on", "calls", "prompt tokens", "completion tokens", "dollars", "seconds waited")
-    lines = ["## Cost\n", table(head, rows, [1, 2, 3, 4, 5])]
-    if costs.answers.models:
-        lines.append(f"Answers came from {_models(costs.answers)}.\n")
-    lines += _notes(parts)
-    if frames.mean is not None:
-        lines.append(
-            f"Frames shown a question: {frames.mean:.1f} on average, "
-            f"{frames.fewest} to {frames.most}.\n"
-        )
-    timing = report.timing
-    lines.append(
-        f"This start took {timing.seconds:,.1f} s, from {escape(timing.started)} "
-        f"to {escape(timing.finished)}.\n"
-    )
-    return "\n".join(lines)
-
-
-def _notes(parts: Mapping[str, Spending]) -> Iterator[str]:
-    """What caches saved, what was tried again, and what was sent otherwise than asked for."""
-    for name, part in parts.items():
-        usage = part.usage
-        if usage.cached_tokens or usage.saved_dollars:
-            yield (
-                f"Of the {name}, {usage.cached_tokens:,} prompt tokens were read from the vendor's "
-                f"cache; caching and batches saved ${usage.saved_dollars:,.4f} of the list price.\n"
-            )
-        if usage.cache_hits or usage.cache_misses:
-            yield (
-                f"Of the {name}, {usage.cache_hits:,} replies came from our completion cache, "
-                f"{usage.cache_misses:,} were not in it.\n"
-            )
-        if part.tried_again:
-            kinds = ", ".join(f"{escape(kind)}: {n:,}" for kind, n in part.tried_again.items())
-            yield f"Of the {name}, calls that failed in passing and were made again: {kinds}.\n"
-        for phrase, count in part.adjusted.items():
-            yield f"Of the {name}, {count:,} were asked for with {escape(phrase)}.\n"
-
-
-def _numbers(spending: Spending) -> tuple[str, str, str, str, str]:
-    usage = spending.usage
-    return (
-        f"{usage.calls:,}",
-        f"{usage.prompt_tokens:,}",
-        f"{usage.completion_tokens:,}",
-        _dollars(spending),
-        f"{usage.seconds:,.1f}",
-    )
-
-
-def _dollars(spending: Spending) -> str:
-    known = spending.known_dollars
-    text = f"{known:,.2f}" if known == 0 or known >= 1 else f"{known:.4f}"
-    if spending.usage.dollars is not None:
-        return text
-    return f"unknown ({text} known, {spending.unpriced_calls:,} calls unpriced)"
 
 
 def _examples(records: Sequence[Record]) -> Iterator[str]:
