@@ -17,6 +17,7 @@ from openeqa_lab.data.recorded import Recorded
 from openeqa_lab.entries import read_journal
 from openeqa_lab.errors import CallError, OpenEQAError, UnparsedError
 from openeqa_lab.evaluation import Evaluation
+from openeqa_lab.llm import repeat, stopping
 from openeqa_lab.metrics.scores import Score
 from openeqa_lab.plan import plan
 from openeqa_lab.records import Answer, Failure, Usage, Verdict
@@ -490,3 +491,47 @@ async def test_frames_that_a_reasoner_did_not_open_were_not_shown(tmp_path: Path
     source = Recorded(tmp_path / "frames")
     await evaluation(tmp_path, Blindfolded(), episodes=source).run()
     assert [shown.index for shown in read_journal(tmp_path / "run").entries["q0"].shown] == [0]
+
+
+async def test_a_budget_ends_a_run_between_two_questions_and_more_money_goes_on(
+    tmp_path: Path,
+) -> None:
+    oracle, marker = Oracle(), Marker()
+    run = evaluation(tmp_path, oracle, marker, count=20, concurrency=1)
+    report = await run.run(budget_usd=0.055)  # 0.011 a question, judgement and all
+    assert report.state == "out of budget"
+    assert report.counts.judged == 5
+    assert report.counts.unreached == 15
+    page = (tmp_path / "run" / "report.md").read_text()
+    assert "**Stopped by its budget.** 15 of 20 questions" in page
+    assert "Raise run.budget_usd" in page
+    report = await evaluation(tmp_path, oracle, marker, count=20).run(budget_usd=0.055)
+    assert (report.state, report.counts.judged) == ("out of budget", 5)
+    report = await evaluation(tmp_path, oracle, marker, count=20).run(budget_usd=1)
+    assert (report.state, report.counts.judged) == ("complete", 20)
+    assert set(oracle.asked.values()) == set(marker.judged.values()) == {1}
+
+
+async def test_a_model_hears_how_often_it_was_asked_and_when_to_stop(tmp_path: Path) -> None:
+    heard: list[tuple[str, int]] = []
+
+    class Listening(Oracle):
+        async def answer(self, question: Question, frames: Sequence[Frame], /) -> Answer:
+            event = stopping.get()
+            assert event is not None
+            assert not event.is_set()
+            heard.append((question.id, repeat.get()))
+            return Answer("", "refused") if question.id == "q1" else Answer("red")
+
+    class Unsure(Marker):
+        async def judge(self, case: Case, answer: Answer, /) -> Verdict:
+            heard.append((f"judge {case.id}", repeat.get()))
+            if case.id == "q0" and repeat.get() < 2:
+                raise UnparsedError("no mark", raw="well...")
+            return Verdict(1.0, 5)
+
+    for _ in range(3):
+        await evaluation(tmp_path, Listening(), Unsure(), count=2).run(reask=["refused"])
+    assert Counter(heard) == Counter(
+        [("q0", 0), ("q1", 0), ("q1", 1), ("q1", 2)] + [("judge q0", n) for n in range(3)]
+    )

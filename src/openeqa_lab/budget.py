@@ -5,12 +5,14 @@ from __future__ import annotations
 from openeqa_lab.errors import OpenEQAError
 from openeqa_lab.records import Usage
 
+_ROUNDING = 1e-9  # dollars; sums of many prices are a little off
+
 
 class Budget:
     """Dollars that a run folder may cost in all, earlier starts included.
 
-    What is under way is reckoned at this start's mean price of a question, so that a run ends at
-    its budget or, where the first questions are still under way, that many questions beyond it.
+    What is under way is reckoned at this start's mean price of a question, so that a run ends
+    within its budget, save for the first questions, whose price nobody knows when they begin.
     Calls of unknown price count as nothing.
 
     Args:
@@ -33,7 +35,10 @@ class Budget:
     def begin(self) -> bool:
         """Count one more question under way, or say that there is no money for it."""
         mean = (self.spent - self._before) / self._ended if self._ended else 0.0
-        if self.dollars is not None and self.spent + self._under_way * mean >= self.dollars:
+        after = self.spent + (self._under_way + 1) * mean
+        if self.dollars is not None and (
+            self.spent >= self.dollars - _ROUNDING or after > self.dollars + _ROUNDING
+        ):
             self.reached = True
             return False
         self._under_way += 1

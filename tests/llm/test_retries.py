@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from openeqa_lab.errors import CallError
-from openeqa_lab.llm import client, limits
+from openeqa_lab.llm import client, limits, stopping
 from openeqa_lab.llm.api import ApiModel
 from openeqa_lab.llm.patience import Patience
 
@@ -320,3 +320,42 @@ async def test_a_burst_of_faults_of_every_kind_ends_with_all_answered(mock: Any)
 async def test_patience_is_no_part_of_a_models_identity() -> None:
     names = [ApiModel("openai/x", patience=Patience(attempts=n)).identity for n in (1, 6)]
     assert names[0] == names[1]
+
+
+@each_vendor
+async def test_each_attempt_that_failed_is_told_with_the_reply(vendor: str, mock: Any) -> None:
+    mock.queue(type="fail", status=429, retry_after=1, message="slow down")
+    mock.queue(type="fail", status=500, message="on fire")
+    reply = await model(mock, vendor).complete(["Hello."])
+    assert [(each.kind, each.message) for each in reply.attempts] == [
+        ("rate_limit", "HTTP 429: slow down"), ("server", "HTTP 500: on fire"),
+    ]  # fmt: skip
+    assert reply.attempts[0].waited_s >= 1
+    assert all(each.seconds > 0 for each in reply.attempts)
+
+
+async def test_a_call_that_failed_for_good_tells_what_came_before(mock: Any) -> None:
+    mock.queue(type="fail", status=500, message="on fire")
+    mock.queue(type="fail", status=401, message="who are you")
+    with pytest.raises(CallError, match="HTTP 401: who are you") as caught:
+        await model(mock, "openai").complete(["Hello."])
+    assert [each.message for each in caught.value.attempts] == ["HTTP 500: on fire"]
+
+
+async def test_once_a_run_is_being_stopped_no_further_attempt_is_made(mock: Any) -> None:
+    mock.queue(type="fail", status=429, retry_after=4, times=9)
+    stop = asyncio.Event()
+    token = stopping.set(stop)
+    try:
+        call = asyncio.create_task(model(mock, "openai").complete(["Hello."]))
+        while not mock.requests():
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.3)
+        begun = time.monotonic()
+        stop.set()
+        with pytest.raises(CallError, match=r"HTTP 429.*, tried once: the run is being stopped$"):
+            await call
+        assert time.monotonic() - begun < 2  # and not the 4 s that the server asks for
+    finally:
+        stopping.reset(token)
+    assert len(mock.requests()) == 1
