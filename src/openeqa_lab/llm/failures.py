@@ -42,8 +42,10 @@ _BAD_KEY = re.compile(r"API_KEY_INVALID|API key (not valid|expired)", re.IGNOREC
 # A 429 that no waiting helps.
 _NO_MONEY = re.compile(r"insufficient_quota|credit balance is too low", re.IGNORECASE)
 _RETRY_DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')  # Google's RetryInfo
+_BLOCKED_CODES = ("content_filter", "content_policy_violation")
 _BLOCKED = re.compile(
-    r"content[_ ]filter|content[_ ]policy|content management policy|ResponsibleAIPolicyViolation",
+    r"content[_ ]filter|content[_ ]policy|content management policy|ResponsibleAIPolicyViolation"
+    r"|flagged as potentially violating",  # OpenAI's word for a prompt to a model that reasons
     re.IGNORECASE,
 )
 _SECRET = re.compile(
@@ -88,7 +90,7 @@ def blocked(error: BaseException) -> bool:
     if "ContentPolicyViolationError" in _class_names(error):
         return True
     return http_status(error) == 400 and any(
-        getattr(link, "code", None) == "content_filter" or _BLOCKED.search(str(link))
+        getattr(link, "code", None) in _BLOCKED_CODES or _BLOCKED.search(str(link))
         for link in _chain(error)
     )
 

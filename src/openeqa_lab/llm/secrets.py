@@ -16,7 +16,8 @@ def check_address(api_base: str) -> None:
     try:
         parts = urlsplit(api_base)
         whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError as error:  # a port or an IPv6 address that there cannot be
+        (parts.hostname or "").encode("idna")
+    except ValueError as error:  # a port, an IPv6 address or a host's name that there cannot be
         raise OpenEQAError(f"llm.api_base is no address ({error}): {expected}") from None
     if "@" in parts.netloc or parts.query:
         raise OpenEQAError(
