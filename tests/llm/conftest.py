@@ -1,8 +1,13 @@
-"""Servers on loopback: llmock, which somebody else wrote, and one that says what it is told to."""
+"""Servers on loopback: llmock and aimock, written by others, and one that says what it is told."""
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import itertools
 import json
+import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,9 +18,12 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +33,46 @@ def _no_limiter_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
 
 LLMOCK_PATHS = {"openai": "/v1", "anthropic": "/anthropic", "gemini": "/gemini/v1beta"}
 WIRE_PATHS = {"openai": "/v1", "anthropic": "", "gemini": "/v1beta", "hosted_vllm": "/v1"}
+
+
+def pictures_in(body: Any) -> list[tuple[bytes, str]]:
+    """Bytes and media type of each picture in the order sent, however a wire spells them."""
+    if isinstance(body, list):
+        return [picture for part in body for picture in pictures_in(part)]
+    if not isinstance(body, dict):
+        return []
+    head, _, data = str(body.get("url", "")).partition(";base64,")
+    if data:
+        return [(base64.b64decode(data), head.removeprefix("data:"))]
+    for name in ("media_type", "mime_type", "mimeType"):
+        if name in body and "data" in body:
+            return [(base64.b64decode(body["data"]), body[name])]
+    return pictures_in(list(body.values()))
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
+def call(method: str, url: str, body: object = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"content-type": "application/json"}, method=method)
+    with urllib.request.urlopen(request, timeout=10) as reply:
+        return json.loads(reply.read())
+
+
+def wait_for(url: str, process: subprocess.Popen[bytes], method: str = "GET") -> None:
+    """Return when a server that was just started replies."""
+    for _ in range(300):
+        with contextlib.suppress(urllib.error.URLError, ConnectionError):
+            call(method, url)
+            return
+        assert process.poll() is None, f"{process.args!r} did not start"
+        time.sleep(0.1)
+    raise AssertionError(f"{process.args!r} did not answer within 30 s")
 
 
 @dataclass
@@ -43,6 +91,10 @@ class Mock:
         requests: list[dict[str, Any]] = self._call("GET", "requests")["requests"]
         return requests
 
+    def pictures(self) -> list[list[tuple[bytes, str]]]:
+        """Of each request."""
+        return [pictures_in(request["body"]) for request in self.requests()]
+
     def verdict(self) -> dict[str, Any]:
         verdict: dict[str, Any] = self._call("GET", "verdict")
         return verdict
@@ -51,18 +103,13 @@ class Mock:
         self._call("POST", "reset")
 
     def _call(self, method: str, path: str, body: object = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.url}/_llmock/{path}", data, method=method)
-        with urllib.request.urlopen(request, timeout=10) as reply:
-            return json.loads(reply.read())
+        return call(method, f"{self.url}/_llmock/{path}", body)
 
 
 @pytest.fixture(scope="session")
 def _llmock_process() -> Iterator[Mock]:
     pytest.importorskip("llmock")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "llmock.cli", "serve", "--port", str(port)]
     process = subprocess.Popen(
         [*command, "--log-level", "error", "--response-style", "static"],
@@ -71,13 +118,7 @@ def _llmock_process() -> Iterator[Mock]:
     )
     mock = Mock(f"http://127.0.0.1:{port}")
     try:
-        for _ in range(300):
-            try:
-                mock.reset()
-                break
-            except (urllib.error.URLError, ConnectionError):
-                assert process.poll() is None, "llmock did not start"
-                time.sleep(0.1)
+        wait_for(f"{mock.url}/_llmock/reset", process, "POST")
         yield mock
     finally:
         process.terminate()
@@ -90,31 +131,151 @@ def mock(_llmock_process: Mock) -> Mock:
     return _llmock_process
 
 
+# aimock takes these from a file only, as it holds a text of length 0 for a slip.
+SILENT: dict[str, dict[str, str]] = {
+    "says nothing": {"content": ""},
+    "spends its limit": {"content": "", "finishReason": "length"},
+    "is filtered": {"content": "", "finishReason": "content_filter"},
+    "declines": {"content": "", "finishReason": "refusal"},
+}
+# In the words of all three vendors: aimock copies what it is given.
+COUNTED = {
+    "prompt_tokens": 100, "completion_tokens": 10,
+    "input_tokens": 100, "output_tokens": 10,
+    "promptTokenCount": 100, "candidatesTokenCount": 10, "totalTokenCount": 110,
+}  # fmt: skip
+AIMOCK_PATHS = {"openai": "/v1", "anthropic": "", "gemini": "/v1beta"}
+
+
+@dataclass
+class AiMock:
+    """A running aimock: what it does is told by words in the prompt, requests are read back."""
+
+    url: str
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def base(self, vendor: str) -> str:
+        return self.url + AIMOCK_PATHS[vendor]
+
+    def script(self, *faults: dict[str, Any], text: str = "A red one.") -> str:
+        """Words for a prompt that meets these faults, one a request, and is then answered."""
+        words = f"[script {next(self.numbers)}]"
+        said = {"content": text, "usage": COUNTED}
+        turns = [{"response": said, **fault} for fault in (*faults, {})]
+        fixtures = [
+            {"match": {"userMessage": words, "sequenceIndex": number}, **turn}
+            for number, turn in enumerate(turns)
+        ]
+        added = call("POST", f"{self.url}/__aimock/fixtures", {"fixtures": fixtures})
+        assert added == {"added": len(turns)}
+        return words
+
+    def requests(self, words: str) -> list[dict[str, Any]]:
+        """What was asked with these words, in order; one that was given up is not among them."""
+        journal = call("GET", f"{self.url}/__aimock/journal")
+        return [entry for entry in journal if words in json.dumps(entry["body"])]
+
+    def findings(self, words: str) -> list[str]:
+        """What llmock's judge says of how our client dealt with these requests."""
+        from llmock.journal import RequestRecord
+        from llmock.verdict import judge
+
+        records = [
+            RequestRecord(
+                number,
+                "",
+                entry["method"],
+                entry["path"],
+                entry["timestamp"] / 1000,
+                entry["timestamp"] / 1000,
+                entry["response"]["status"],
+                json.dumps(entry["body"]),
+                retry_after=1.0 if entry["response"]["status"] == 429 else None,
+                completed=entry["response"]["status"] != 0,
+            )
+            for number, entry in enumerate(self.requests(words))
+        ]
+        return [finding.code for finding in judge(records).findings]
+
+
+def aimock_command() -> str:
+    """The executable; the test is skipped where it or a Node that runs it is missing."""
+    package = (ROOT / ".ci" / "npm-packages.txt").read_text().strip()
+    default = ROOT / "node_modules" / ".bin" / "llmock"
+    command = os.environ.get("OPENEQA_AIMOCK") or str(default)
+    node = shutil.which("node")
+    if node is None or not Path(command).exists():
+        pytest.skip(
+            f"needs Node 20.15 or newer and `npm install --no-save {package}` in the checkout, or "
+            "OPENEQA_AIMOCK, the path of the package's node_modules/.bin/llmock"
+        )
+    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout
+    if tuple(int(part) for part in version.strip("v\n").split(".")[:2]) < (20, 15):
+        pytest.skip(f"aimock needs Node 20.15 or newer, and {node} is {version.strip()}")
+    return command
+
+
+@pytest.fixture(scope="session")
+def aimock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AiMock]:
+    command = aimock_command()
+    file = tmp_path_factory.mktemp("aimock") / "silent.json"
+    fixtures = [
+        {"match": {"userMessage": f"[{words}]"}, "response": response | {"usage": COUNTED}}
+        for words, response in SILENT.items()
+    ]
+    file.write_text(json.dumps({"fixtures": fixtures}))
+    port = free_port()
+    environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    process = subprocess.Popen(
+        [command, "--port", str(port), "--fixtures", str(file), "--log-level", "silent"],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    server = AiMock(f"http://127.0.0.1:{port}")
+    try:
+        wait_for(f"{server.url}/__aimock/health", process)
+        yield server
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
 @dataclass
 class Wire:
     """A server that gives one scripted reply to whatever it is asked, and keeps what it was asked.
 
     `status` None drops the connection without a word. `first` holds what is said before that, one
-    status and body a request.
+    status and body a request. The first requests may also be dropped with their bodies unread,
+    replied to after some seconds, or get fewer bytes than the reply announces.
     """
 
     url: str = ""
     status: int | None = 200
-    body: str = ""
+    body: str | bytes = ""
     content_type: str = "application/json"
     seconds: float = 0.0
-    first: list[tuple[int | None, str]] = field(default_factory=list)
+    first: list[tuple[int | None, str | bytes]] = field(default_factory=list)
+    unread: int = 0
+    late: list[float] = field(default_factory=list)
+    withheld: list[int] = field(default_factory=list)
     more_headers: dict[str, str] = field(default_factory=dict)
     under_way: int = 0
     most: int = 0
+    replied: int = 0
     requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
+    connections: list[object] = field(default_factory=list)
 
     def base(self, vendor: str) -> str:
         return self.url + WIRE_PATHS[vendor]
 
+    def pictures(self) -> list[list[tuple[bytes, str]]]:
+        """Of each request."""
+        return [pictures_in(request) for request in self.requests]
+
     def says(self, body: object, status: int | None = 200) -> None:
-        self.body = body if isinstance(body, str) else json.dumps(body)
+        self.body = body if isinstance(body, str | bytes) else json.dumps(body)
         self.status = status
 
 
@@ -127,20 +288,31 @@ def wire() -> Iterator[Wire]:
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
+            if script.unread:
+                script.unread -= 1
+                self.close_connection = True
+                return
             data = self.rfile.read(int(self.headers["content-length"]))
             script.requests.append(json.loads(data))
             script.headers.append({name.lower(): value for name, value in self.headers.items()})
-            status, text = script.first.pop(0) if script.first else (script.status, script.body)
+            script.connections.append(self.client_address)
+            status, said = script.first.pop(0) if script.first else (script.status, script.body)
+            seconds = script.late.pop(0) if script.late else script.seconds
+            withheld = script.withheld.pop(0) if script.withheld else 0
             with counting:
                 script.under_way += 1
                 script.most = max(script.most, script.under_way)
-            time.sleep(script.seconds)
+            time.sleep(seconds)
             with counting:
                 script.under_way -= 1
             if status is None:
                 self.close_connection = True
-                return
-            body = text.encode()
+            else:
+                self._say(status, said.encode() if isinstance(said, str) else said, withheld)
+            with counting:
+                script.replied += 1
+
+        def _say(self, status: int, body: bytes, withheld: int) -> None:
             try:
                 self.send_response(status)
                 for name, value in script.more_headers.items():
@@ -148,8 +320,10 @@ def wire() -> Iterator[Wire]:
                 self.send_header("content-type", script.content_type)
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                self.wfile.write(body[: len(body) - withheld])
             except OSError:  # the client has gone
+                self.close_connection = True
+            if withheld:
                 self.close_connection = True
 
         def log_message(self, *args: object) -> None:
