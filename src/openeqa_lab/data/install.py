@@ -1,4 +1,4 @@
-"""Brings upstream's files into the data folder: checked, whole or not at all."""
+"""Brings files of others into the data folder: checked, whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,26 +11,32 @@ from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Any, Literal
 
+from openeqa_lab.data import wheels
+from openeqa_lab.data.wheels import Wheel
 from openeqa_lab.errors import OpenEQAError
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A file of upstream's repository.
+    """A file of upstream's repository, or of a wheel.
 
     Args:
         source: Its path there.
         target: Its path under the data folder.
         bytes: Its size.
         sha256: Of its content.
+        wheel: What it is taken from; None for upstream's repository.
+        license: Whose it is and under which terms; empty for the catalogue's.
     """
 
     source: str
     target: str
     bytes: int
     sha256: str
+    wheel: Wheel | None = None
+    license: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +66,15 @@ def catalogue() -> Catalogue:
         table["base_url"],
         table["license"],
         {
-            name: tuple(Artifact(**entry) for entry in entries)
+            name: tuple(_artifact(entry) for entry in entries)
             for name, entries in table["artifacts"].items()
         },
     )
+
+
+def _artifact(entry: Mapping[str, Any]) -> Artifact:
+    wheel = entry.get("wheel")
+    return Artifact(**{**entry, "wheel": Wheel(**wheel) if wheel else None})
 
 
 def install(
@@ -75,7 +86,7 @@ def install(
     force: bool = False,
     timeout_s: float = 60,
 ) -> tuple[Installed, ...]:
-    """Puts files under `data_dir`, from a local `folder` if one is given, else by HTTP.
+    """Puts files under `data_dir`, from a local `folder` if one is given, else by HTTP or pip.
 
     A file that is there and right is left alone. Nothing is brought while a wrong one is in the
     way and `force` is not set. A file is written beside its place and renamed, so that what is
@@ -101,6 +112,9 @@ def install(
             continue
         if folder is not None:
             content, origin = _from_folder(folder, artifact)
+        elif artifact.wheel is not None:
+            more = artifact.bytes + 1
+            content, origin = wheels.download(artifact.wheel, artifact.source, more, timeout_s)
         else:
             content, origin = _from_url(base_url, artifact, timeout_s)
         _check(artifact, content, origin)
@@ -121,6 +135,9 @@ def _digest(path: Path) -> str | None:
 
 
 def _from_folder(folder: Path, artifact: Artifact) -> tuple[bytes, str]:
+    if artifact.wheel is not None and os.path.exists(folder / artifact.wheel.name):
+        packed = folder / artifact.wheel.name
+        return wheels.unpack(packed, artifact.wheel, artifact.source, artifact.bytes + 1)
     path = PurePosixPath(artifact.source)
     candidates = dict.fromkeys((folder / path, folder / artifact.target, folder / path.name))
     for candidate in candidates:
@@ -131,9 +148,12 @@ def _from_folder(folder: Path, artifact: Artifact) -> tuple[bytes, str]:
             continue
         except OSError as error:
             raise OpenEQAError(f"Cannot read {candidate}: {error.strerror}") from None
+    looked = ", ".join(map(str, candidates))
+    expected = "upstream's files, flat or as in its repository"
+    if artifact.wheel is not None:
+        expected = f"{artifact.wheel.name} or the file itself"
     raise OpenEQAError(
-        f"--from has no {path.name}: looked for {', '.join(map(str, candidates))}; expected a "
-        "folder with upstream's files, flat or as in its repository"
+        f"--from has no {path.name}: looked for {looked}; expected a folder with {expected}"
     )
 
 
