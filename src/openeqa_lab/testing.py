@@ -17,7 +17,7 @@ from pathlib import Path
 from openeqa_lab import report
 from openeqa_lab.data.case import Case, Question
 from openeqa_lab.data.episode import Episode, EpisodeSource, Frame, FrameSource, Image, RawFrame
-from openeqa_lab.errors import FrameError
+from openeqa_lab.errors import CallError, FrameError
 from openeqa_lab.images import FrameEncoder
 from openeqa_lab.judges import Judge
 from openeqa_lab.llm import LLM, Completion, FinishReason
@@ -196,13 +196,28 @@ def check_logger(logger: Logger, folder: Path) -> None:
         logger.finish(made, records)
 
 
-async def check_llm(llm: LLM) -> None:
-    """Text, a picture and a system part are taken; usage is counted."""
+async def check_llm(llm: LLM, *, pictures: bool = True) -> None:
+    """Text, a picture and a system part are taken; usage is counted.
+
+    Args:
+        llm: The model.
+        pictures: Whether it sees; one that does not must refuse a picture as a bad request.
+    """
     from PIL import Image as Picture
 
     _check_identity(llm, llm.identity)
     picture = _png(Picture.new("RGB", (8, 8), (200, 30, 30)))
-    reply = await llm.complete(["Look.", picture, "What color is it?"], system="Be brief.")
+    shown: list[str | Image] = ["Look.", picture, "What color is it?"]
+    if not pictures:
+        try:
+            await llm.complete(shown)
+        except CallError as error:
+            refused = error.kind
+        else:
+            raise AssertionError("a model that reads text alone must refuse a picture")
+        assert refused == "bad_request", f"a picture is refused as {refused}: bad_request is meant"
+        shown = ["Look.", "What color is it?"]
+    reply = await llm.complete(shown, system="Be brief.")
     assert isinstance(reply, Completion), f"{reply!r} is no Completion"
     assert reply.usage.calls >= 1, "a call must be counted"
     assert reply.usage.dollars is None or reply.usage.dollars >= 0
