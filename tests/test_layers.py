@@ -31,7 +31,7 @@ LAYERS = [
 ]
 COMMANDS = {"run", "fetch", "config", "command"}  # and testing, demo: exempt from the layers
 HYDRA = {"hydra", "omegaconf"}
-LAZY = {"torch", "litellm", "wandb", "cv2", "av", "wordllama", "scipy"}
+LAZY = {"torch", "litellm", "wandb", "cv2", "av", "wordllama", "scipy", "transformers", "xllamacpp"}
 
 
 def unit(module: Path) -> str:
