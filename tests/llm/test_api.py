@@ -470,17 +470,19 @@ async def test_what_a_model_does_not_take_is_said_once_and_not_sent(
     with caplog.at_level(logging.WARNING, "openeqa_lab"):
         await asyncio.gather(*(asked.complete(["Hello."]) for _ in range(3)))
     assert [record.getMessage() for record in caplog.records] == [
-        "openai/gpt-5 does not take temperature=0.2: it is not sent, the model's own default holds"
+        "openai/gpt-5: max_tokens=128 is raised to 4224 for hidden reasoning",
+        "openai/gpt-5: max_tokens is sent as max_completion_tokens",
+        "openai/gpt-5: temperature=0.2 is not sent: the model does not take it",
     ]
     assert all("temperature" not in body for body in wire.requests)
-    assert wire.requests[0]["max_completion_tokens"] == 128
+    assert wire.requests[0]["max_completion_tokens"] == 4224
 
 
 async def test_anthropic_takes_no_seed(wire: Any, caplog: pytest.LogCaptureFixture) -> None:
     wire.says(messages())
     with caplog.at_level(logging.WARNING, "openeqa_lab"):
         reply = await model(wire, "anthropic").complete(["Hello."])
-    assert "does not take seed=1234" in caplog.text
+    assert "seed=1234 is not sent: the model does not take it" in caplog.text
     assert reply.text == "A red one."
     assert "seed" not in wire.requests[0]
 

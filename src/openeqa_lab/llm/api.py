@@ -19,6 +19,7 @@ from openeqa_lab.llm.known import Known, look_up
 from openeqa_lab.llm.limits import Limiter, limiter
 from openeqa_lab.llm.patience import PATIENT, Patience
 from openeqa_lab.llm.prefixes import SMALLEST_TOKENS, Prefixes, shared_part
+from openeqa_lab.llm.request_limits import NO_LIMITS, RequestLimits
 from openeqa_lab.llm.retries import ask
 from openeqa_lab.llm.secrets import check_address, check_variable, first_set, usual_variables
 
@@ -45,6 +46,7 @@ class ApiModel:
         timeout_s: Limit of one attempt in seconds, counted from sending.
         patience: How a call that failed in passing is tried again, and how fast the endpoint is
             asked.
+        request_limits: What the vendor takes in one request; more is refused before it is paid.
         prompt_cache: Have the vendor's cache read what an episode's questions share: the first
             prompt with the same pictures goes alone, and is marked where the vendor wants marks.
     """
@@ -61,6 +63,7 @@ class ApiModel:
         api_key_env: str | None = None,
         timeout_s: float = 90.0,
         patience: Patience = PATIENT,
+        request_limits: RequestLimits = NO_LIMITS,
         prompt_cache: bool = False,
     ) -> None:
         if model.strip() in ("", "???"):
@@ -89,6 +92,7 @@ class ApiModel:
         self._api_key_env = api_key_env
         self._timeout_s = timeout_s
         self._patience = patience
+        self._request_limits = request_limits
         self._prompt_cache = prompt_cache
         self._prefixes = Prefixes()
         self._known: Known | None = None
@@ -108,13 +112,19 @@ class ApiModel:
         litellm = await asyncio.to_thread(client.load)
         await client.close_with_loop(litellm)
         known = self._look_up(litellm)
+        self._request_limits.check(self._model, prompt, system)
         reply = await self._ask(litellm, known, prompt, system)
         return replace(reply, adjusted=known.sent.adjusted)
 
     async def forecast(self, prompt: Sequence[str | Image], /, system: str = "") -> Forecast:
-        """What a call may cost at list price; it is not made."""
+        """What a call may cost at list price; it is not made.
+
+        Raises:
+            CallError: It would be refused: see `request_limits`.
+        """
         known = self._look_up(await asyncio.to_thread(client.load))
-        asked, reply = tokens(prompt, system, 0), known.most_tokens
+        self._request_limits.check(self._model, prompt, system)
+        asked, reply = self._tokens(prompt, system), known.most_tokens
         if known.prices is None:
             return Forecast(1, asked, reply, None, None)
         dollars = asked * known.prices.prompt
@@ -127,10 +137,10 @@ class ApiModel:
         key = self._key(litellm)
         pace = self._limiter(known.provider, key)
         pace.join(self, self._patience)
-        guess = tokens(prompt, system, known.most_tokens)
-        shared = None
-        if self._prompt_cache and guess >= SMALLEST_TOKENS:
+        asked, shared = self._tokens(prompt, system), None
+        if self._prompt_cache and asked >= SMALLEST_TOKENS:
             shared = shared_part(prompt, system)
+        guess = asked + known.most_tokens
         sender = Sender(litellm, self._model, known, self._timeout_s)
 
         async def attempt() -> Completion:
@@ -141,6 +151,10 @@ class ApiModel:
 
         async with self._prefixes.turn(shared):
             return await ask(attempt, self._patience, pace, guess)
+
+    def _tokens(self, prompt: Sequence[str | Image], system: str) -> int:
+        """A guess at a prompt's tokens, before anybody has counted."""
+        return tokens(prompt, system, self._request_limits.image_tokens)
 
     def _look_up(self, litellm: ModuleType) -> Known:
         """What litellm knows of the model; says once what is not sent as it was asked for."""

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from openeqa_lab.data.episode import Image
 
 _LETTERS_A_TOKEN = 4
-_TOKENS_A_PICTURE = 300  # a guess for 512 x 382 pixels, corrected by the vendor's count
 
 
-def tokens(prompt: Sequence[str | Image], system: str, reply: int) -> int:
-    """A guess at what a request costs, before anybody has counted."""
-    texts = [system, *(part for part in prompt if isinstance(part, str))]
-    pictures = sum(not isinstance(part, str) for part in prompt)
-    letters = sum(len(text) for text in texts)
-    return letters // _LETTERS_A_TOKEN + pictures * _TOKENS_A_PICTURE + reply
+def tokens(prompt: Sequence[str | Image], system: str, image_tokens: Callable[[Image], int]) -> int:
+    """A guess at a prompt's tokens, before anybody has counted."""
+    letters = len(system) + sum(len(part) for part in prompt if isinstance(part, str))
+    pictures = (part for part in prompt if isinstance(part, Image))
+    return letters // _LETTERS_A_TOKEN + sum(map(image_tokens, pictures))
 
 
 def messages(
