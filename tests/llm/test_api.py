@@ -528,7 +528,10 @@ def test_one_client_works_on_several_event_loops_in_turn(wire: Any) -> None:
 
 def test_identity_holds_what_can_change_a_reply_and_no_address_or_key() -> None:
     asked = ApiModel("openai/x", api_base="http://localhost:1/v1", api_key_env="TEST_API_KEY")
-    assert asked.identity == {"name": "api", "model": "openai/x", **SENT}
+    assert asked.identity == {
+        "name": "api", "model": "openai/x", **SENT,
+        "reasoning_effort": None, "reasoning_tokens": 4096,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -570,7 +573,10 @@ def test_a_program_ends_without_a_word_of_open_connections(wire: Any) -> None:
     code = f"""
         import asyncio, os
         from openeqa_lab.llm.api import ApiModel
-        asked = ApiModel({MODELS["anthropic"]!r}, seed=None, api_base={wire.base("anthropic")!r})
+        asked = ApiModel(
+            {MODELS["anthropic"]!r}, seed=None, reasoning_tokens=0,
+            api_base={wire.base("anthropic")!r},
+        )
         async def main():
             await asyncio.gather(*(asked.complete(["Hello."]) for _ in range(8)))
         asyncio.run(main())
