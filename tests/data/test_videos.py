@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import struct
+import time
 from hashlib import sha256
 from pathlib import Path
 
@@ -242,3 +243,19 @@ def test_a_title_in_another_encoding_does_not_matter(tmp_path: Path) -> None:
     source = VideoSource(path, "walk.mp4")
     assert source.count == 3
     assert len(source.read([0, 2])) == 2
+
+
+def test_a_frame_is_stamped_by_its_file_its_number_and_the_decoder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_video(tmp_path / "a.mp4")
+    source = VideoSource(path, "s/a.mp4")
+    assert source.stamp(0) is None  # written just now
+    now = time.time_ns() + 10_000_000_000
+    monkeypatch.setattr(time, "time_ns", lambda: now)
+    stamps = [source.stamp(0), source.stamp(1), VideoSource(path, "s/a.mp4").stamp(0)]
+    assert stamps[0] == stamps[2] != stamps[1]
+    monkeypatch.setattr(av, "__version__", "0.0.1")
+    assert source.stamp(0) not in (None, *stamps)
+    source.remember(1, "ab" * 32)
+    assert (source.sha256(0), source.sha256(1)) == (None, "ab" * 32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,6 +73,22 @@ class FrameSource(Protocol):
 
     def sha256(self, index: int) -> str | None:
         """The digest of a frame that has been read, None before."""
+        ...
+
+
+@runtime_checkable
+class Stamped(Protocol):
+    """A source that can tell that a frame is what it was without reading it.
+
+    A store of prepared frames makes use of it; a source that cannot tell does without.
+    """
+
+    def stamp(self, index: int) -> str | None:
+        """Another one whenever the frame's bytes or pixels may be others; None: cannot be told."""
+        ...
+
+    def remember(self, index: int, sha256: str) -> None:
+        """Takes over the digest that the frame had when it was read under the stamp it has now."""
         ...
 
 

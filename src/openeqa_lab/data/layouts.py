@@ -11,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 
 from openeqa_lab.data.episode import Frame, RawFrame
+from openeqa_lab.data.stamps import file_stamp
 from openeqa_lab.data.videos import VideoSource
 from openeqa_lab.errors import FrameError, OpenEQAError
 
@@ -52,6 +53,14 @@ class FolderSource:
     def sha256(self, index: int) -> str | None:
         """Of the file's bytes; None before they were read."""
         return self._sha256.get(index)
+
+    def stamp(self, index: int) -> str | None:
+        """The file's, as `data.stamps` has it."""
+        return file_stamp(self._folder / self._names[index])
+
+    def remember(self, index: int, sha256: str) -> None:
+        """Takes over the digest that the file's bytes had under this stamp."""
+        self._sha256[index] = sha256
 
     def read(self, indices: Sequence[int]) -> Sequence[RawFrame]:
         """The bytes of these files."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from openeqa_lab.data.episode import RawFrame
+from openeqa_lab.data.stamps import file_stamp
 from openeqa_lab.errors import FrameError
 
 if TYPE_CHECKING:
@@ -65,6 +66,18 @@ class VideoSource:
     def sha256(self, index: int) -> str | None:
         """Of the RGB pixels; None before they were read."""
         return self._sha256.get(index)
+
+    def stamp(self, index: int) -> str | None:
+        """The file's, the frame's number, and the versions of what decodes it."""
+        import av
+
+        decoder = [av.__version__, sorted(av.library_versions.items())]
+        file = file_stamp(self._path)
+        return None if file is None else f"{index} {decoder} {file}"
+
+    def remember(self, index: int, sha256: str) -> None:
+        """Takes over the digest that the frame's pixels had under this stamp."""
+        self._sha256[index] = sha256
 
     def read(self, indices: Sequence[int]) -> Sequence[RawFrame]:
         """The pixels at these indices, decoded in one pass that ends with the last of them."""
