@@ -31,7 +31,10 @@ LAYERS = [
 ]
 COMMANDS = {"run", "fetch", "config", "command"}  # and testing, demo: exempt from the layers
 HYDRA = {"hydra", "omegaconf"}
-LAZY = {"torch", "litellm", "wandb", "cv2", "av", "wordllama", "scipy", "transformers", "xllamacpp"}
+LAZY = {
+    "torch", "litellm", "wandb", "cv2", "av", "wordllama", "scipy", "kornia_rs", "cykooz_resizer",
+    "transformers", "xllamacpp",
+}  # fmt: skip
 
 
 def unit(module: Path) -> str:
