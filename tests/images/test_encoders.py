@@ -18,7 +18,8 @@ from PIL import ImageFile
 from openeqa_lab.data.episode import Frame, Image, RawFrame
 from openeqa_lab.data.layouts import FolderSource
 from openeqa_lab.errors import FrameError, OpenEQAError
-from openeqa_lab.images.encoders import Encoder, UpstreamEncoder, decode
+from openeqa_lab.images.decoding import decode
+from openeqa_lab.images.encoders import Encoder, UpstreamEncoder
 
 
 class Folder:
@@ -155,10 +156,12 @@ async def test_png_keeps_every_pixel_of_a_frame_that_is_not_shrunk(tmp_path: Pat
     assert np.array_equal(opened(image), scene())
 
 
-@pytest.mark.parametrize("resampling", ["box", "bilinear", "bicubic", "lanczos"])
+@pytest.mark.parametrize("resampling", ["box", "bilinear", "bicubic", "lanczos", "catmull_rom"])
 async def test_every_resampling_averages_what_it_leaves_out(
     tmp_path: Path, resampling: str
 ) -> None:
+    if resampling == "catmull_rom":
+        pytest.importorskip("cykooz_resizer", reason="needs the extra [fast]")
     lines = np.zeros((400, 400, 3), np.uint8)
     lines[:, ::2] = 255  # picking pixels would give stripes or one flat black or white
     Pillow.fromarray(lines).save(tmp_path / "0.png")
@@ -465,6 +468,9 @@ def test_filling_cut_frames_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"quality": 101}, r"encoder\.quality must be a whole number from 1 to 100, not 101"),
         ({"cache_mb": -5}, r"encoder\.cache_mb must be a whole number of at least 0"),
         ({"threads": 0}, r"encoder\.threads must be a whole number of at least 1"),
+        ({"processes": -1}, r"encoder\.processes must be a whole number of at least 0, not -1"),
+        ({"processes": 2.0}, r"encoder\.processes must be a whole number"),
+        ({"store_mb": 0}, r"encoder\.store_mb must be a whole number of at least 1, not 0"),
     ],
 )
 def test_settings_out_of_range_are_refused_at_once(
@@ -472,18 +478,41 @@ def test_settings_out_of_range_are_refused_at_once(
 ) -> None:
     with pytest.raises(OpenEQAError, match=message):
         Encoder(**settings)  # type: ignore[arg-type]
-    if set(settings) <= {"size", "cache_mb", "threads"}:
+    if set(settings) <= {"size", "cache_mb", "threads", "processes", "store_mb"}:
         with pytest.raises(OpenEQAError, match=message):
             UpstreamEncoder(**settings)  # type: ignore[arg-type]
 
 
-def test_identity_holds_what_can_change_a_pixel() -> None:
+def test_identity_holds_what_can_change_a_pixel(tmp_path: Path) -> None:
     jpeg = {"format": "jpeg", "size": 512, "resampling": "bicubic", "quality": 90}
     assert Encoder().identity == jpeg
-    assert Encoder(cache_mb=1, threads=1).identity == jpeg
+    elsewhere = {"processes": 0, "store_dir": tmp_path, "store_mb": 1}
+    assert Encoder(cache_mb=1, threads=1, **elsewhere).identity == jpeg  # type: ignore[arg-type]
     assert Encoder(format="png", quality=1).identity == Encoder(format="png").identity
-    assert UpstreamEncoder(threads=1).identity == {"format": "png_upstream", "size": 512}
+    upstream = {"format": "png_upstream", "size": 512}
+    assert UpstreamEncoder(threads=1, **elsewhere).identity == upstream  # type: ignore[arg-type]
     assert json.loads(json.dumps(Encoder().identity)) == jpeg
+
+
+async def test_catmull_rom_is_bicubic_within_a_level_on_photographs(tmp_path: Path) -> None:
+    pytest.importorskip("cykooz_resizer", reason="needs the extra [fast]")
+    scene(1296, 968).save(tmp_path / "0.png")
+    pictures = [
+        np.asarray(opened((await encoded(Encoder("png", resampling=name), tmp_path))[0]), int)  # type: ignore[arg-type]
+        for name in ("bicubic", "catmull_rom")
+    ]
+    distance = abs(pictures[0] - pictures[1])
+    assert distance.max() == 1
+    assert distance.mean() < 0.25
+    names = [Encoder(resampling=name).identity["resampling"] for name in ("bicubic", "catmull_rom")]  # type: ignore[arg-type]
+    assert names == ["bicubic", "catmull_rom"]
+
+
+def test_without_its_package_catmull_rom_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cykooz_resizer", None)
+    with pytest.raises(OpenEQAError, match=r"pip install 'openeqa-lab\[fast\]', or take .*bicubic"):
+        Encoder(resampling="catmull_rom")
+    Encoder()
 
 
 # Upstream's preparation

@@ -10,8 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from openeqa_lab.data.episode import Frame, FrameSource, Image, RawFrame
+from openeqa_lab.data.episode import Frame, FrameSource, Image, RawFrame, Stamped
 from openeqa_lab.errors import FrameError
+from openeqa_lab.images.store import FrameStore
 
 _Key = tuple[FrameSource, int]  # the source itself: two roots may hold one path
 _FRAMES_A_PASS = 64  # of a video, whose pixels are all held until its pass is over
@@ -37,10 +38,18 @@ class PreparedOnce:
         prepare: Turns a raw frame into a picture; called on the threads.
         cache_mb: Megabytes of pictures to keep.
         threads: How many threads there are.
+        store: Where pictures are kept from run to run, None for nowhere.
     """
 
-    def __init__(self, prepare: Callable[[RawFrame], Image], cache_mb: int, threads: int) -> None:
+    def __init__(
+        self,
+        prepare: Callable[[RawFrame], Image],
+        cache_mb: int,
+        threads: int,
+        store: FrameStore | None = None,
+    ) -> None:
         self._prepare = prepare
+        self._store = store
         self._most_bytes = cache_mb * 1_000_000
         self._bytes = 0
         self._kept: OrderedDict[_Key, Image] = OrderedDict()
@@ -117,12 +126,8 @@ class PreparedOnce:
         """Reads and prepares on a thread; an unforeseen error reaches all who wait as it is."""
         outcome: dict[_Key, Image | FrameError] = {}
         try:
-            for index, raw in _read(source, indices):
-                key = (source, index)
-                try:
-                    outcome[key] = raw if isinstance(raw, FrameError) else self._prepare(raw)
-                except FrameError as error:
-                    outcome[key] = error
+            for index, picture in self._pictures(source, indices):
+                outcome[source, index] = picture
         finally:
             with self._lock:
                 for index in indices:
@@ -132,12 +137,57 @@ class PreparedOnce:
                         self._keep(key, picture)
         return outcome
 
+    def _pictures(
+        self, source: FrameSource, indices: Sequence[int]
+    ) -> Iterator[tuple[int, Image | FrameError]]:
+        """Each frame's picture, from the store where it is there, or why there is none."""
+        missing: dict[int, str | None] = {}
+        for index in indices:
+            stamp = _stamp(source, index) if self._store else None
+            stored = self._store.by_stamp(stamp) if self._store and stamp else None
+            if stored is None:
+                missing[index] = stamp
+            else:
+                _remember(source, index, stored[1])
+                yield index, stored[0]
+        for index, raw in _read(source, list(missing)) if missing else ():
+            if isinstance(raw, FrameError):
+                yield index, raw
+                continue
+            try:
+                picture = self._picture(raw)
+            except FrameError as error:
+                yield index, error
+                continue
+            stamp = missing[index]
+            if self._store and stamp and stamp == _stamp(source, index):
+                self._store.note(stamp, raw)
+            yield index, picture
+
+    def _picture(self, raw: RawFrame) -> Image:
+        if self._store is None:
+            return self._prepare(raw)
+        picture = self._store.by_content(raw)
+        if picture is None:
+            picture = self._prepare(raw)
+            self._store.keep(raw, picture)
+        return picture
+
     def _keep(self, key: _Key, picture: Image) -> None:
         self._kept[key] = picture
         self._bytes += len(picture.data)
         while self._bytes > self._most_bytes:
             _, oldest = self._kept.popitem(last=False)
             self._bytes -= len(oldest.data)
+
+
+def _stamp(source: FrameSource, index: int) -> str | None:
+    return source.stamp(index) if isinstance(source, Stamped) else None
+
+
+def _remember(source: FrameSource, index: int, digest: str) -> None:
+    if isinstance(source, Stamped):
+        source.remember(index, digest)
 
 
 def _read(

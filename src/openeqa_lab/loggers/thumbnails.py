@@ -12,7 +12,7 @@ from PIL.Image import Image
 from openeqa_lab.data.episode import RawFrame
 from openeqa_lab.data.layouts import open_source
 from openeqa_lab.errors import OpenEQAError
-from openeqa_lab.images.encoders import decode
+from openeqa_lab.images.decoding import decode
 from openeqa_lab.records import Record
 
 log = logging.getLogger(__name__)
