@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import importlib.util
 import itertools
 import json
 import os
@@ -29,6 +30,41 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(autouse=True)
 def _no_limiter_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openeqa_lab.llm.limits._limiters", {})
+
+
+@pytest.fixture(scope="session")
+def tiny_models() -> Any:
+    """The module beside this one, which makes models of transformers; no network for them."""
+    pytest.importorskip("transformers", reason="needs the extra [local]")
+    import huggingface_hub.constants
+    import torch
+    import transformers
+
+    torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
+    huggingface_hub.constants.HF_HUB_OFFLINE = True
+    spec = importlib.util.spec_from_file_location(
+        "tiny_models", Path(__file__).with_name("tiny_models.py")
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def reading(tiny_models: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that reads text alone."""
+    folder: Path = tiny_models.reading(tmp_path_factory.mktemp("models") / "reading")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def seeing(tiny_models: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that sees."""
+    folder: Path = tiny_models.seeing(tmp_path_factory.mktemp("models") / "seeing")
+    return folder
 
 
 LLMOCK_PATHS = {"openai": "/v1", "anthropic": "/anthropic", "gemini": "/gemini/v1beta"}

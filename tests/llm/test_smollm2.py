@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import re
 import subprocess
@@ -11,9 +12,12 @@ import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
+from openeqa_lab import config
 from openeqa_lab.data.episode import Image
 from openeqa_lab.errors import CallError, OpenEQAError
 from openeqa_lab.judges.llm_match import LLMMatch
@@ -22,6 +26,7 @@ from openeqa_lab.llm import Completion, repeat, smollm2
 from openeqa_lab.llm.smollm2 import SmolLM2
 from openeqa_lab.testing import check_judge, check_llm, tiny_case
 
+YAML = Path(__file__).resolve().parents[2] / "conf/llm/smollm2.yaml"
 FILE = "models/SmolLM2-135M-Instruct.Q4_1.gguf"
 PICTURE = Image(b"", "image/png", 1, 1)
 
@@ -34,6 +39,17 @@ def weights(repository: Path) -> str:
         if (place / FILE).is_file():
             return str(place / FILE)
     pytest.skip(f"needs {places[0] / FILE}: python -m openeqa_lab.fetch smollm2")
+
+
+async def test_its_yaml_file_holds_every_knob_and_builds_it(weights: str) -> None:
+    node = OmegaConf.create({"data_dir": "x", "llm": OmegaConf.load(YAML)})
+    node.llm.weights = weights
+    settings: Any = OmegaConf.to_container(node.llm, resolve=True)
+    assert list(inspect.signature(SmolLM2).parameters) == [
+        knob for knob in settings if knob != "_target_"
+    ]
+    model = config.build({**settings, "max_tokens": 4}, "reasoner.llm")
+    assert (await model.complete(["Hello."])).usage.completion_tokens <= 4
 
 
 async def test_the_contract_is_kept(weights: str) -> None:

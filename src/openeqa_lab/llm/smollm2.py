@@ -10,12 +10,13 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, cached_property
+from functools import cached_property
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 from typing import Any
+from weakref import WeakValueDictionary
 
 from openeqa_lab.data.episode import Image
 from openeqa_lab.errors import CallError, OpenEQAError
@@ -98,8 +99,12 @@ class SmolLM2:
         }
         if grammar is not None:
             self._request["grammar"] = grammar
+        key = (path, context_tokens, threads)
         with _lock:
-            self._engine = _engine(path, context_tokens, threads)
+            engine = _engines.get(key)
+            if engine is None:
+                _engines[key] = engine = _Engine(*key)
+            self._engine = engine
 
     @property
     def identity(self) -> Mapping[str, object]:
@@ -219,11 +224,7 @@ class _Engine:
 
 
 _lock = Lock()
-
-
-@cache
-def _engine(weights: Path, context_tokens: int, threads: int) -> _Engine:
-    return _Engine(weights, context_tokens, threads)
+_engines: WeakValueDictionary[tuple[Path, int, int], _Engine] = WeakValueDictionary()
 
 
 def _check(weights: Path) -> None:
