@@ -275,7 +275,8 @@ def _versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version  # not at the top: takes time
 
     found = {"python": python_version()}
-    for name in ("openeqa-lab", "litellm", "numpy", "pillow", "opencv-python-headless", "av"):
+    packages = ("openeqa-lab", "litellm", "numpy", "pillow", "opencv-python-headless", "av")
+    for name in (*packages, "torch", "transformers", "xllamacpp"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
