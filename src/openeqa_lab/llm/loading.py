@@ -96,7 +96,6 @@ class Loader:
         if not processor.chat_template:
             raise ValueError("it has no chat template, so it is no chat model")
         tokenizer.padding_side = "left"
-        tokenizer.truncation_side = "left"
         model, report = (
             AutoModelForImageTextToText if sees else AutoModelForCausalLM
         ).from_pretrained(
