@@ -18,6 +18,7 @@ from openeqa_lab.data.episode import Image
 from openeqa_lab.errors import CallError
 from openeqa_lab.llm import client
 from openeqa_lab.llm.api import ApiModel
+from openeqa_lab.llm.request_limits import RequestLimits
 from openeqa_lab.testing import check_llm
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -321,3 +322,50 @@ def test_a_temperature_that_a_vendor_refuses_stands_as_null_with_a_reason(option
     expected = EXPECTED[option].temperature
     assert line.group(1) == ("null" if expected is None else str(expected))
     assert not any("temperature" in phrase for phrase in EXPECTED[option].adjusted)
+
+
+LIMITS = [  # whose, how many pictures, and what a frame of 512 x 382 pixels costs in tokens
+    ("gpt6_astra", "OpenAI", 1500, 231), ("gpt6_1_sol", "OpenAI", 1500, 231),
+    ("gpt6_luna", "OpenAI", 1500, 231), ("gpt4o", "OpenAI", 1500, 255),
+    ("gpt4_vision", "OpenAI", 1500, 255), ("gpt4_0613", "OpenAI", 1500, 231),
+    ("gpt4_1106", "OpenAI", 1500, 231), ("claude5_5_opus", "Anthropic", 600, 266),
+    ("claude5_5_sonnet", "Anthropic", 600, 266), ("claude5_5_haiku", "Anthropic", 600, 266),
+    ("claude3_opus", "Anthropic", 100, 266), ("gemini4_argon", "Google", 3600, 1120),
+    ("gemini3_8_flash", "Google", 3600, 1120), ("gemini_pro", "Google", 3600, 1120),
+    ("gemini_pro_vision", "Google", 16, 258), ("openrouter", "OpenRouter", None, 768),
+    ("vllm", "", None, 768), ("ollama", "", None, 768), ("openai_compatible", "", None, 768),
+    ("llama2", "", None, 768),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("option", "vendor", "images", "tokens"), LIMITS)
+def test_each_file_has_its_vendors_limits(
+    option: str, vendor: str, images: int | None, tokens: int
+) -> None:
+    composed = node(option, "llm.api_base=http://localhost:8000/v1")
+    limits = config.build(composed["request_limits"], "llm.request_limits")
+    assert isinstance(limits, RequestLimits)
+    assert limits.source.partition(" (")[0] == vendor
+    assert limits.images == images
+    assert limits.image_tokens(Image(b"", "image/jpeg", 512, 382)) == tokens
+
+
+def test_the_table_of_limits_holds_every_file() -> None:
+    assert {row[0] for row in LIMITS} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("option", ["claude3_opus", "gpt6_luna", "gemini_pro_vision"])
+async def test_one_picture_too_many_is_not_sent_and_what_a_user_sets_holds(
+    option: str, mock: Any
+) -> None:
+    images = next(row[2] for row in LIMITS if row[0] == option)
+    assert images is not None
+    server = base(mock, EXPECTED[option].wire)
+    prompt = [*PICTURES[:1] * (images + 1), "What color is the sofa?"]
+    with pytest.raises(CallError, match=f"where at most {images} are taken by ") as caught:
+        await built(option, server).complete(prompt)
+    assert caught.value.kind == "bad_request"
+    assert caught.value.usage is None
+    assert mock.requests() == []
+    asked = built(option, server, f"llm.request_limits.images={images + 1}")
+    assert (await asked.complete(prompt)).text
