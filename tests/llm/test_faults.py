@@ -110,6 +110,7 @@ PASSING: dict[str, tuple[dict[str, Any], str]] = {
     "500": ({"type": "fail", "status": 500}, "server"),
     "503": ({"type": "fail", "status": 503}, "server"),
     "529": ({"type": "fail", "status": 529}, "server"),
+    "409": ({"type": "fail", "status": 409}, "server"),
     "time-out": ({"type": "delay", "seconds": 2.5}, "timeout"),
 }
 
@@ -204,6 +205,42 @@ async def test_bytes_that_are_no_reply_are_tried_again(
     reply = await model(wire, vendor).complete(prompt())
     assert (reply.text, reply.usage.calls, len(wire.requests)) == ("A red one.", 2, 2)
     assert reply.usage.dollars is None
+
+
+def broken_off(text: str, reason: str, **more: object) -> dict[str, Any]:
+    body = said("openai", text, reason)
+    body["choices"][0].update(more)
+    return body
+
+
+PROVIDER_DOWN = {"code": 502, "message": "the provider\nwent away"}
+
+
+@pytest.mark.parametrize(
+    ("name", "wire_of", "body", "found"),
+    [("openrouter/openai/gpt-4o", "openai", broken_off("", "error", error=PROVIDER_DOWN),
+      "the provider went away"),
+     ("openrouter/openai/gpt-4o", "openai", broken_off("A re", "error", error=PROVIDER_DOWN),
+      "the provider went away"),
+     ("openrouter/openai/gpt-4o", "openai", broken_off("A re", "stop", error="gone"), "gone"),
+     ("hosted_vllm/x", "openai", broken_off("A re", "abort"), "abort"),
+     ("gemini/gemini-2.5-flash", "gemini", said("gemini", None, "MALFORMED_RESPONSE"),
+      "MALFORMED_RESPONSE")],
+)  # fmt: skip
+async def test_a_reply_that_the_server_broke_off_is_no_answer_and_is_tried_again(
+    name: str, wire_of: str, body: object, found: str, wire: Any
+) -> None:
+    wire.first = [(200, json.dumps(body))]
+    wire.says(said(wire_of, "A red one."))
+    asked = ApiModel(
+        name, seed=None, api_base=wire.base(wire_of), patience=Patience(first_wait_s=0.1)
+    )
+    reply = await asked.complete(prompt())
+    assert (reply.text, reply.usage.calls) == ("A red one.", 2)
+    assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (200, 20)
+    (attempt,) = reply.attempts
+    assert attempt.kind == "server"
+    assert f"the server broke the reply off ({found})" in attempt.message
 
 
 @each_vendor

@@ -64,6 +64,8 @@ class Sender:
         if not response.choices:
             raise self.failure("server", "the reply holds no choice", usage)
         choice = response.choices[0]
+        if found := replies.broken_off(choice):
+            raise self.failure("server", found, usage)
         refusal = getattr(choice.message, "refusal", None)
         text = whole_characters(choice.message.content or refusal or "")
         reason = replies.finish_reason(choice)

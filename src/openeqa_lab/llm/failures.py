@@ -36,6 +36,7 @@ _BY_STATUS: Mapping[int, CallKind] = {
     403: "auth",
     404: "not_found",
     408: "timeout",
+    409: "server",  # a lock that ran out; the vendors' own clients try again, too
     429: "rate_limit",
 }
 _BAD_KEY = re.compile(r"API_KEY_INVALID|API key (not valid|expired)", re.IGNORECASE)

@@ -15,6 +15,10 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
     "content_filter": "content_filter",
 }
 
+# Ends that came from the server (OpenRouter's, vLLM's, GLM's, Gemini's) and that litellm gives out
+# as ``stop``.
+_BROKEN_OFF = frozenset({"error", "abort", "network_error", "malformed_response"})
+
 
 @dataclass(frozen=True, slots=True)
 class Prices:
@@ -65,6 +69,16 @@ def finish_reason(choice: Any) -> FinishReason:
     if getattr(choice.message, "refusal", None) or extra.get("stop_reason") == "refusal":
         return "refusal"
     return _FINISH_REASONS.get(choice.finish_reason, "other")
+
+
+def broken_off(choice: Any) -> str | None:
+    """What the server says where it did not get to the end of a choice; None where it did."""
+    extra = getattr(choice, "provider_specific_fields", None) or {}
+    error, reason = extra.get("error"), str(extra.get("native_finish_reason"))
+    if not error and reason.lower() not in _BROKEN_OFF:
+        return None
+    said = error.get("message") if isinstance(error, Mapping) else error
+    return f"the server broke the reply off ({' '.join(str(said or reason).split())[:200]})"
 
 
 def usage(response: Any, seconds: float, priced: Prices | None) -> Usage:
