@@ -365,8 +365,11 @@ def wire() -> Iterator[Wire]:
         def log_message(self, *args: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        request_queue_size = 128  # with the usual 5, a ninth connection at once waits a second
+
+    with Server(("127.0.0.1", 0), Handler) as server:
         script.url = f"http://127.0.0.1:{server.server_address[1]}"
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
