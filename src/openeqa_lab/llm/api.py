@@ -12,9 +12,10 @@ from typing import Literal
 
 from openeqa_lab.data.episode import Image
 from openeqa_lab.errors import CallError, OpenEQAError
-from openeqa_lab.llm import Completion, Forecast, client
+from openeqa_lab.llm import Completion, Forecast, client, rehearsing, repeat
 from openeqa_lab.llm.attempt import Sender
-from openeqa_lab.llm.content import messages, tokens
+from openeqa_lab.llm.cache import OFF, CompletionCache
+from openeqa_lab.llm.content import fingerprint, messages, tokens
 from openeqa_lab.llm.known import Known, look_up
 from openeqa_lab.llm.limits import Limiter, limiter
 from openeqa_lab.llm.patience import PATIENT, Patience
@@ -47,6 +48,7 @@ class ApiModel:
         patience: How a call that failed in passing is tried again, and how fast the endpoint is
             asked.
         request_limits: What the vendor takes in one request; more is refused before it is paid.
+        cache: Replies that were bought before, of this model with these parameters.
         prompt_cache: Have the vendor's cache read what an episode's questions share: the first
             prompt with the same pictures goes alone, and is marked where the vendor wants marks.
     """
@@ -64,6 +66,7 @@ class ApiModel:
         timeout_s: float = 90.0,
         patience: Patience = PATIENT,
         request_limits: RequestLimits = NO_LIMITS,
+        cache: CompletionCache = OFF,
         prompt_cache: bool = False,
     ) -> None:
         if model.strip() in ("", "???"):
@@ -93,6 +96,7 @@ class ApiModel:
         self._timeout_s = timeout_s
         self._patience = patience
         self._request_limits = request_limits
+        self._cache = cache
         self._prompt_cache = prompt_cache
         self._prefixes = Prefixes()
         self._known: Known | None = None
@@ -113,8 +117,27 @@ class ApiModel:
         await client.close_with_loop(litellm)
         known = self._look_up(litellm)
         self._request_limits.check(self._model, prompt, system)
-        reply = await self._ask(litellm, known, prompt, system)
+        if self._cache.mode == "off" or rehearsing.get():
+            reply = await self._ask(litellm, known, prompt, system)
+        else:
+            reply = await self._cache.through(
+                await asyncio.to_thread(self._everything, known, prompt, system),
+                lambda: self._ask(litellm, known, prompt, system),
+            )
         return replace(reply, adjusted=known.sent.adjusted)
+
+    def _everything(
+        self, known: Known, prompt: Sequence[str | Image], system: str
+    ) -> Mapping[str, object]:
+        """All that can change a reply, and how often it was asked for before."""
+        return {
+            "vendor": known.provider,
+            "model": known.name,
+            "parameters": known.sent.values,
+            "system": system,
+            "prompt": fingerprint(prompt),
+            "repeat": repeat.get(),
+        }
 
     async def forecast(self, prompt: Sequence[str | Image], /, system: str = "") -> Forecast:
         """What a call may cost at list price; it is not made.

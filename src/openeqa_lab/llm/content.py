@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Callable, Sequence
 
 from openeqa_lab.data.episode import Image
@@ -15,6 +16,16 @@ def tokens(prompt: Sequence[str | Image], system: str, image_tokens: Callable[[I
     letters = len(system) + sum(len(part) for part in prompt if isinstance(part, str))
     pictures = (part for part in prompt if isinstance(part, Image))
     return letters // _LETTERS_A_TOKEN + sum(map(image_tokens, pictures))
+
+
+def fingerprint(prompt: Sequence[str | Image]) -> list[object]:
+    """A prompt as JSON values, with digests for pictures."""
+    return [
+        part
+        if isinstance(part, str)
+        else {"media_type": part.media_type, "sha256": hashlib.sha256(part.data).hexdigest()}
+        for part in prompt
+    ]
 
 
 def messages(
