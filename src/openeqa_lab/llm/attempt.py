@@ -48,14 +48,7 @@ class Sender:
             found = f"no reply within {self.timeout_s:g} s"
             raise self.failure("timeout", found, usage) from None
         except self.litellm.exceptions.openai.OpenAIError as error:
-            seconds = time.perf_counter() - started
-            if failures.blocked(error):
-                # Vendors differ in whether they charge for what they block.
-                usage = Usage(1, dollars=None, seconds=seconds)
-                return Completion("", "content_filter", usage=usage)
-            kind = failures.kind(error)
-            usage = _unbilled(kind, seconds)
-            raise self.failure(kind, failures.describe(error), usage, error) from None
+            return self.turned_away(error, time.perf_counter() - started)
         return self.completion(response, time.perf_counter() - started)
 
     def completion(self, response: Any, seconds: float) -> Completion:
@@ -76,6 +69,21 @@ class Sender:
             )
             raise self.failure("truncated", found, usage)
         return Completion(text, reason, whole_characters(str(response.model or "")), usage)
+
+    def turned_away(self, error: Exception, seconds: float) -> Completion:
+        """What an error means: a filter's block is a reply, all else is raised.
+
+        Raises:
+            CallError: The call failed; its `kind` says how.
+        """
+        if failures.blocked(error):
+            # Vendors differ in whether they charge for what they block.
+            usage = Usage(1, dollars=None, seconds=seconds)
+            return Completion("", "content_filter", usage=usage)
+        kind = failures.kind(error)
+        raise self.failure(
+            kind, failures.describe(error), _unbilled(kind, seconds), error
+        ) from None
 
     def failure(
         self, kind: CallKind, found: str, usage: Usage, error: BaseException | None = None
