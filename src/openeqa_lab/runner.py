@@ -13,7 +13,7 @@ from openeqa_lab.entries import AnswerLine, Entry, FailureLine, VerdictLine
 from openeqa_lab.errors import CallError, CaseError, FrameError, OpenEQAError
 from openeqa_lab.journal import Journal
 from openeqa_lab.judges import Judge
-from openeqa_lab.llm import repeat
+from openeqa_lab.llm import place, repeat
 from openeqa_lab.reasoners import Reasoner
 from openeqa_lab.records import (
     Answer,
@@ -75,6 +75,7 @@ class CaseRunner:
         self._judge_hash = judge_hash
         self._book = book
         self._reask = reask
+        self._folder = book.path.parent.resolve()
         traces = [entry.trace for entry in book.content.entries.values() if entry.trace]
         self._frames = {trace.episode: trace.frames for trace in traces}
 
@@ -83,6 +84,7 @@ class CaseRunner:
         entry = self._book.content.entries.setdefault(case.id, Entry())
         paid = Usage()
         if to_ask(entry.result, self._reask):
+            place.set(f"{self._folder}#{case.id}#answer")
             repeat.set(entry.replies.get("", 0))
             asked = await self._ask(case)
             self._book.append(asked)
@@ -92,6 +94,7 @@ class CaseRunner:
                 log.warning("%s; the earlier answer is kept", asked.failure.message)
         verdict = entry.verdicts.get(self._judge_hash)
         if isinstance(entry.result, Answer) and not isinstance(verdict, Verdict):
+            place.set(f"{self._folder}#{case.id}#{self._judge_hash}")
             repeat.set(entry.replies.get(self._judge_hash, 0))
             judged = await self._mark(case, entry.result)
             self._book.append(judged)

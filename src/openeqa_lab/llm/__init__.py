@@ -11,9 +11,11 @@ from typing import Literal, Protocol, runtime_checkable
 from openeqa_lab.data.episode import Image
 from openeqa_lab.records import Attempt, Usage
 
-# Set by a runner around what it asks. How often a question was asked before in the same place, so
-# that a cache never gives the same reply to all of them; the event that ends trying again; and
-# whether a call shows that calls can be made, and so is made at once and by no cache or batch.
+# Set by a runner around what it asks. Where that is (run folder, question and part), by which what
+# is under way is found again; how often a question was asked before in the same place, so that a
+# cache never gives the same reply to all of them; the event that ends trying again; and whether a
+# call shows that calls can be made, and so is made at once and by no cache or batch.
+place: ContextVar[str] = ContextVar("place", default="")
 repeat: ContextVar[int] = ContextVar("repeat", default=0)
 stopping: ContextVar[asyncio.Event | None] = ContextVar("stopping", default=None)
 rehearsing: ContextVar[bool] = ContextVar("rehearsing", default=False)
