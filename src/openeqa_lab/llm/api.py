@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
@@ -14,6 +15,9 @@ from openeqa_lab.data.episode import Image
 from openeqa_lab.errors import CallError, OpenEQAError
 from openeqa_lab.llm import Completion, Forecast, client, rehearsing, repeat
 from openeqa_lab.llm.attempt import Sender
+from openeqa_lab.llm.batch_mode.batches import Batches, content_of
+from openeqa_lab.llm.batch_mode.runs import Ticket
+from openeqa_lab.llm.batch_mode.vendors import check_batches, open_batches
 from openeqa_lab.llm.cache import OFF, CompletionCache
 from openeqa_lab.llm.content import fingerprint, messages, tokens
 from openeqa_lab.llm.known import Known, look_up
@@ -51,6 +55,8 @@ class ApiModel:
         cache: Replies that were bought before, of this model with these parameters.
         prompt_cache: Have the vendor's cache read what an episode's questions share: the first
             prompt with the same pictures goes alone, and is marked where the vendor wants marks.
+        batch: Ask through the vendor's batch endpoint: at half the price, within a day.
+        batch_dir: Where batches under way are remembered, so that none is bought twice.
     """
 
     def __init__(
@@ -68,6 +74,8 @@ class ApiModel:
         request_limits: RequestLimits = NO_LIMITS,
         cache: CompletionCache = OFF,
         prompt_cache: bool = False,
+        batch: bool = False,
+        batch_dir: str | None = None,
     ) -> None:
         if model.strip() in ("", "???"):
             raise OpenEQAError("llm.model is not set: name a model, such as openai/gpt-4o")
@@ -83,6 +91,11 @@ class ApiModel:
             check_address(api_base)
         if api_key_env is not None:
             check_variable(api_key_env)
+        if batch and not batch_dir:
+            raise OpenEQAError(
+                "llm.batch is true and llm.batch_dir is not set: give a folder in which batches "
+                "under way are remembered, or the next start would buy them again"
+            )
         self._model = model
         self._parameters: dict[str, object] = {
             "temperature": temperature,
@@ -98,6 +111,8 @@ class ApiModel:
         self._request_limits = request_limits
         self._cache = cache
         self._prompt_cache = prompt_cache
+        self._batch_dir = Path(batch_dir) if batch and batch_dir else None
+        self._batches: dict[str | None, Batches] = {}  # by key
         self._prefixes = Prefixes()
         self._known: Known | None = None
 
@@ -118,13 +133,25 @@ class ApiModel:
         known = self._look_up(litellm)
         self._request_limits.check(self._model, prompt, system)
         if self._cache.mode == "off" or rehearsing.get():
-            reply = await self._ask(litellm, known, prompt, system)
+            bought = self._buy(litellm, known, prompt, system)
+            del prompt  # a batch takes hours, and shall hold no pictures
+            reply = await bought
         else:
             reply = await self._cache.through(
                 await asyncio.to_thread(self._everything, known, prompt, system),
-                lambda: self._ask(litellm, known, prompt, system),
+                lambda: self._buy(litellm, known, prompt, system),
             )
         return replace(reply, adjusted=known.sent.adjusted)
+
+    async def _buy(
+        self, litellm: ModuleType, known: Known, prompt: Sequence[str | Image], system: str
+    ) -> Completion:
+        """The reply, through a batch where that is asked for."""
+        if self._batch_dir is None or rehearsing.get():
+            return await self._ask(litellm, known, prompt, system)
+        ticket = await self._put(litellm, known, self._batch_dir, prompt, system)
+        del prompt
+        return await ticket.reply()
 
     def _everything(
         self, known: Known, prompt: Sequence[str | Image], system: str
@@ -160,10 +187,8 @@ class ApiModel:
         key = self._key(litellm)
         pace = self._limiter(known.provider, key)
         pace.join(self, self._patience)
-        asked, shared = self._tokens(prompt, system), None
-        if self._prompt_cache and asked >= SMALLEST_TOKENS:
-            shared = shared_part(prompt, system)
-        guess = asked + known.most_tokens
+        guess = self._tokens(prompt, system) + known.most_tokens
+        shared = self._shared(prompt, system)
         sender = Sender(litellm, self._model, known, self._timeout_s)
 
         async def attempt() -> Completion:
@@ -179,14 +204,43 @@ class ApiModel:
         """A guess at a prompt's tokens, before anybody has counted."""
         return tokens(prompt, system, self._request_limits.image_tokens)
 
+    async def _put(
+        self,
+        litellm: ModuleType,
+        known: Known,
+        folder: Path,
+        prompt: Sequence[str | Image],
+        system: str,
+    ) -> Ticket:
+        """A place in a batch."""
+        key = self._key(litellm)
+        if key not in self._batches:
+            sender = Sender(litellm, self._model, known, self._timeout_s)
+            self._batches[key] = open_batches(sender, self._api_base, key, folder, self._patience)
+        marked = known.wants_marks and self._shared(prompt, system) is not None
+        settings = {"provider": known.provider, "model": known.name, **known.sent.values}
+        content = await asyncio.to_thread(content_of, settings, prompt, system)
+        return await self._batches[key].put(
+            content, lambda: messages(prompt, system, marked=marked)
+        )
+
+    def _shared(self, prompt: Sequence[str | Image], system: str) -> str | None:
+        """Names what the vendor's cache shall hold of a prompt, None for nothing."""
+        if not self._prompt_cache or self._tokens(prompt, system) < SMALLEST_TOKENS:
+            return None
+        return shared_part(prompt, system)
+
     def _look_up(self, litellm: ModuleType) -> Known:
         """What litellm knows of the model; says once what is not sent as it was asked for."""
         if self._known is None:
-            self._known = look_up(
+            known = look_up(
                 litellm, self._model, self._api_base, self._parameters, self._reasoning_tokens
             )
-            for phrase in self._known.sent.adjusted:
+            if self._batch_dir is not None:
+                check_batches(self._model, known.provider)
+            for phrase in known.sent.adjusted:
                 log.warning("%s: %s", self._model, phrase)
+            self._known = known
         return self._known
 
     def _key(self, litellm: ModuleType) -> str | None:

@@ -25,6 +25,7 @@ from openeqa_lab.llm.batch_mode.runs import Result, Run, Ticket, own, stopped, u
 from openeqa_lab.llm.batch_mode.state import Batch
 from openeqa_lab.llm.batch_mode.steps import Steps
 from openeqa_lab.llm.batch_mode.wire import Wire
+from openeqa_lab.llm.content import fingerprint
 from openeqa_lab.llm.patience import Patience
 from openeqa_lab.records import Usage
 
@@ -46,11 +47,7 @@ def content_of(settings: Mapping[str, object], prompt: Sequence[str | Image], sy
         prompt: Pictures count by their bytes.
         system: The system message.
     """
-    parts = [
-        part if isinstance(part, str) else [part.media_type, hashlib.sha256(part.data).hexdigest()]
-        for part in prompt
-    ]
-    whole = [dict(settings), system, parts, place.get(), repeat.get()]
+    whole = [dict(settings), system, fingerprint(prompt), place.get(), repeat.get()]
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode("ascii")).hexdigest()
 
 
