@@ -376,3 +376,223 @@ def wire() -> Iterator[Wire]:
         yield script
         server.shutdown()
         thread.join()
+
+
+@dataclass
+class Vendor:
+    """A server with two batch endpoints, OpenAI's (below /v1) and Anthropic's, as documented.
+
+    Results come in the opposite order. A batch ends when it was looked at `looks` times after it
+    began, and never while `held` is set. `results` gives what is said to a prompt's last text, in
+    the vendor's form, None for nothing at all. `faults` holds what goes wrong with the next
+    requests whose method and path begin like that: a status, None for a dropped connection, or
+    ``lost`` for one that is dropped when all was done. Requests that begin with `slow` are replied
+    to when `quick` is set.
+    """
+
+    url: str = ""
+    looks: int = 1
+    held: bool = False
+    lists: bool = True
+    status: str = "completed"
+    refusal: list[dict[str, object]] = field(default_factory=list)
+    results: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    faults: list[tuple[str, int | str | None]] = field(default_factory=list)
+    slow: str = "-"
+    quick: threading.Event = field(default_factory=threading.Event)
+    calls: list[str] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)
+    batches: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def base(self, vendor: str) -> str:
+        return self.url + WIRE_PATHS[vendor]
+
+    @property
+    def bought(self) -> list[str]:
+        """The custom ids of all requests of all batches."""
+        return [each["custom_id"] for batch in self.batches.values() for each in batch["asked"]]
+
+    def bodies(self) -> list[dict[str, Any]]:
+        asked = [each for batch in self.batches.values() for each in batch["asked"]]
+        return [each.get("body") or each["params"] for each in asked]
+
+    def begin(self, asked: list[dict[str, Any]], name: str = "") -> dict[str, Any]:
+        number = len(self.batches)
+        batch = {"id": f"batch_{number}", "asked": asked, "name": name, "looked": 0}
+        batch["created"] = time.time()
+        self.batches[str(batch["id"])] = batch
+        return batch
+
+    def ended(self, batch: dict[str, Any]) -> bool:
+        return not self.held and int(batch["looked"]) >= self.looks
+
+    def said(self, asked: dict[str, Any], *, anthropic: bool) -> dict[str, Any] | None:
+        content = (asked.get("body") or asked["params"])["messages"][-1]["content"]
+        text = content if isinstance(content, str) else content[-1]["text"]
+        if text in self.results:
+            said = self.results[text]
+            return None if said is None else {"custom_id": asked["custom_id"], **said}
+        if anthropic:
+            reply = {
+                "id": "msg_1",
+                "type": "message",
+                "role": "assistant",
+                "model": "claude-sonnet-4-5-20250929",
+                "content": [{"type": "text", "text": f"re: {text}"}],
+                "stop_reason": "end_turn",
+                "usage": {"input_tokens": 100, "output_tokens": 10},
+            }
+            result = {"type": "succeeded", "message": reply}
+            return {"custom_id": asked["custom_id"], "result": result}
+        message = {"role": "assistant", "content": f"re: {text}"}
+        body = {
+            "id": "chatcmpl-1",
+            "object": "chat.completion",
+            "created": 1,
+            "model": "gpt-4o-2024-08-06",
+            "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+            "usage": {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110},
+        }
+        response = {"status_code": 200, "request_id": "r", "body": body}
+        return {"custom_id": asked["custom_id"], "response": response, "error": None}
+
+    def openai(self, batch: dict[str, Any]) -> dict[str, Any]:
+        status = self.status if self.ended(batch) else "in_progress"
+        done = status != "in_progress"
+        said = [self.said(each, anthropic=False) for each in batch["asked"]] if done else []
+        told = [each for each in said if each is not None]
+        good = [each for each in told if (each["response"] or {}).get("status_code") == 200]
+        bad = [each for each in told if each not in good]
+        files: dict[str, str | None] = {"output": None, "error": None}
+        for kind, lines in (("output", good), ("error", bad)):
+            if lines and not self.refusal:
+                files[kind] = f"{kind}-{batch['id']}"
+                text = "\n".join(json.dumps(line) for line in reversed(lines))
+                self.files[f"{kind}-{batch['id']}"] = text.encode()
+        return {
+            "id": batch["id"],
+            "object": "batch",
+            "status": status,
+            "errors": {"object": "list", "data": self.refusal} if self.refusal else None,
+            "output_file_id": files["output"],
+            "error_file_id": files["error"],
+            "created_at": int(batch["created"]),
+            "request_counts": {
+                "total": len(batch["asked"]),
+                "completed": len(good),
+                "failed": len(bad),
+            },
+            "metadata": {"openeqa_lab": batch["name"]},
+        }
+
+    def anthropic(self, batch: dict[str, Any]) -> dict[str, Any]:
+        ended, asked = self.ended(batch), len(batch["asked"])
+        counts = dict.fromkeys(("processing", "errored", "canceled", "expired", "succeeded"), 0)
+        counts["succeeded" if ended else "processing"] = asked
+        return {
+            "id": batch["id"],
+            "type": "message_batch",
+            "processing_status": "ended" if ended else "in_progress",
+            "request_counts": counts,
+            "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(batch["created"])),
+            "results_url": "https://elsewhere.example/results" if ended else None,
+        }
+
+    def answer(self, method: str, path: str, data: bytes, kind: str) -> tuple[int, object]:
+        """Status and body of a reply."""
+        path, _, query = path.partition("?")
+        if path.startswith("/v1/messages/batches"):
+            return self.about(method, path.split("/")[4:], query, data, anthropic=True)
+        if path.startswith("/v1/batches"):
+            return self.about(method, path.split("/")[3:], query, data, anthropic=False)
+        if method == "GET":
+            name = path.split("/")[3]
+            return (200, self.files[name]) if name in self.files else (404, {})
+        border = b"--" + kind.partition("boundary=")[2].encode()
+        [content] = [part for part in data.split(border) if b'name="file"' in part]
+        name = f"file-{len(self.files)}"
+        self.files[name] = content.partition(b"\r\n\r\n")[2].removesuffix(b"\r\n")
+        return 200, {"id": name}
+
+    def about(
+        self, method: str, parts: list[str], query: str, data: bytes, *, anthropic: bool
+    ) -> tuple[int, object]:
+        show = self.anthropic if anthropic else self.openai
+        if method == "POST":
+            wanted = json.loads(data)
+            if anthropic:
+                return 200, show(self.begin(wanted["requests"]))
+            lines = self.files[wanted["input_file_id"]].splitlines()
+            asked = [json.loads(line) for line in lines]
+            return 200, show(self.begin(asked, wanted["metadata"]["openeqa_lab"]))
+        if not parts:
+            if not self.lists:
+                return 405, {"error": {"message": "no"}}
+            names = list(reversed(self.batches))  # the newest first, one a page
+            after = dict(pair.split("=") for pair in query.split("&"))
+            last = after.get("after_id" if anthropic else "after")
+            names = names[names.index(last) + 1 :] if last else names
+            page = [show(self.batches[name]) for name in names[:1]]
+            return 200, {"data": page, "has_more": len(names) > 1}
+        if parts[0] not in self.batches:
+            return 404, {"error": {"message": "no such batch"}}
+        batch = self.batches[parts[0]]
+        if parts[1:] == ["results"]:
+            said = [self.said(each, anthropic=True) for each in reversed(batch["asked"])]
+            return 200, "\n".join(json.dumps(each) for each in said if each is not None).encode()
+        batch["looked"] += 1
+        return 200, show(batch)
+
+
+@pytest.fixture
+def vendor() -> Iterator[Vendor]:
+    script = Vendor()
+    one_at_a_time = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def handle_one_call(self) -> None:
+            data = self.rfile.read(int(self.headers.get("content-length") or 0))
+            call = f"{self.command} {self.path}"
+            with one_at_a_time:
+                script.calls.append(call)
+                script.headers.append({name.lower(): text for name, text in self.headers.items()})
+                fault = next((each for each in script.faults if call.startswith(each[0])), None)
+                if fault is not None:
+                    script.faults.remove(fault)
+                status, body = 0, object()
+                if fault is None or fault[1] == "lost":
+                    kind = self.headers.get("content-type") or ""
+                    status, body = script.answer(self.command, self.path, data, kind)
+            if call.startswith(script.slow):
+                script.quick.wait(60)
+            if fault is not None and not isinstance(fault[1], int):
+                self.close_connection = True
+                return
+            if fault is not None:
+                status, body = int(str(fault[1])), {"error": {"message": "not now"}}
+            sent = body if isinstance(body, bytes) else json.dumps(body).encode()
+            try:
+                self.send_response(status)
+                self.send_header("content-length", str(len(sent)))
+                self.end_headers()
+                self.wfile.write(sent)
+            except OSError:  # the client has gone
+                self.close_connection = True
+
+        do_GET = do_POST = handle_one_call  # noqa: N815
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        script.url = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        yield script
+        script.quick.set()
+        server.shutdown()
+        thread.join()
