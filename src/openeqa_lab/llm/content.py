@@ -28,8 +28,17 @@ def fingerprint(prompt: Sequence[str | Image]) -> list[object]:
     ]
 
 
+def as_base64(image: Image) -> str:
+    """A picture's bytes as text."""
+    return base64.b64encode(image.data).decode("ascii")
+
+
 def messages(
-    prompt: Sequence[str | Image], system: str, *, marked: bool = False
+    prompt: Sequence[str | Image],
+    system: str,
+    *,
+    marked: bool = False,
+    text_of: Callable[[Image], str] = as_base64,
 ) -> list[dict[str, object]]:
     """The messages of a request, texts and pictures in the order given.
 
@@ -37,10 +46,11 @@ def messages(
         prompt: Texts and pictures.
         system: The system message, empty for none.
         marked: Whether the last picture is marked as the end of what the vendor shall cache.
+        text_of: Writes a picture as base64, or what stands for it.
     """
     # Servers for text alone may know no lists.
     lone = len(prompt) == 1 and isinstance(prompt[0], str)
-    parts = [_part(part) for part in prompt]
+    parts = [_part(part, text_of) for part in prompt]
     if marked:
         last = max(place for place, part in enumerate(prompt) if isinstance(part, Image))
         parts[last]["cache_control"] = {"type": "ephemeral"}
@@ -49,8 +59,8 @@ def messages(
     return [{"role": "system", "content": system}, *sent] if system else sent
 
 
-def _part(part: str | Image) -> dict[str, object]:
+def _part(part: str | Image, text_of: Callable[[Image], str]) -> dict[str, object]:
     if isinstance(part, str):
         return {"type": "text", "text": part}
-    data = base64.b64encode(part.data).decode("ascii")
-    return {"type": "image_url", "image_url": {"url": f"data:{part.media_type};base64,{data}"}}
+    url = f"data:{part.media_type};base64,{text_of(part)}"
+    return {"type": "image_url", "image_url": {"url": url}}
