@@ -68,6 +68,7 @@ async def send(
     from openeqa_lab.llm.content import messages
 
     litellm = client.load()
+    await client.close_with_loop(litellm)
     through = await bodies.client(litellm, where) if carried else None
     assert carried == (through is not None)
     call = {
