@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +20,7 @@ from openeqa_lab.llm.batch_mode.batches import Batches, content_of
 from openeqa_lab.llm.batch_mode.runs import Ticket
 from openeqa_lab.llm.batch_mode.vendors import check_batches, open_batches
 from openeqa_lab.llm.cache import OFF, CompletionCache
-from openeqa_lab.llm.content import fingerprint, messages, tokens
+from openeqa_lab.llm.content import as_base64, fingerprint, messages, tokens
 from openeqa_lab.llm.known import Known, look_up
 from openeqa_lab.llm.limits import Limiter, limiter
 from openeqa_lab.llm.patience import PATIENT, Patience
@@ -190,12 +191,19 @@ class ApiModel:
         guess = self._tokens(prompt, system) + known.most_tokens
         shared = self._shared(prompt, system)
         sender = Sender(litellm, self._model, known, self._timeout_s)
+        from openeqa_lab.llm import bodies  # not at the top: imports httpx
+
+        address = bodies.Address(self._model, known.provider, self._api_base, key, self._timeout_s)
+        seen = any(isinstance(part, Image) for part in prompt)
+        carrier = await bodies.client(litellm, address) if seen else None
+        where = {"api_base": self._api_base, "api_key": key, "client": carrier}
 
         async def attempt() -> Completion:
             # Only now: what waits for its turn holds no copy of its pictures.
-            sent = messages(prompt, system, marked=shared is not None and known.wants_marks)
-            address = {"api_base": self._api_base, "api_key": key}
-            return await sender.send({"messages": sent, **address, **known.sent.values})
+            with bodies.held() if carrier else nullcontext(as_base64) as text_of:
+                marked = shared is not None and known.wants_marks
+                sent = messages(prompt, system, marked=marked, text_of=text_of)
+                return await sender.send({"messages": sent, **where, **known.sent.values})
 
         async with self._prefixes.turn(shared):
             return await ask(attempt, self._patience, pace, guess)

@@ -44,6 +44,9 @@ async def close_with_loop(litellm: ModuleType) -> None:
         try:
             yield
         finally:
+            from openeqa_lab.llm import bodies
+
+            await bodies.close()
             await litellm.close_litellm_async_clients()
             litellm.in_memory_llm_clients_cache.flush_cache()
 
