@@ -336,8 +336,16 @@ def test_a_profile_of_upstreams_wording_needs_it_installed(name: str, tmp_path: 
         profile(name, EchoLLM(), str(tmp_path))
 
 
-@pytest.mark.parametrize("name", PROFILES)
-def test_every_profile_asks_with_the_settings_of_the_benchmark(name: str) -> None:
+@pytest.mark.parametrize("name", ["llm_match", "llm_match_own"])
+def test_a_profile_for_new_numbers_asks_a_model_that_is_still_served(name: str) -> None:
+    node: Any = OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml"), resolve=False)
+
+    assert node["llm"] == {"max_tokens": 32}
+    assert any("gpt6_luna" in str(item) for item in node["defaults"])
+
+
+@pytest.mark.parametrize("name", ["llm_match_upstream", "llm_match_nodeset"])
+def test_a_profile_for_comparing_asks_with_the_settings_of_the_benchmark(name: str) -> None:
     node: Any = OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml"), resolve=False)
     settings = node.get("judge", node)["llm"]
     tokens = 128 if name == "llm_match_nodeset" else 32
