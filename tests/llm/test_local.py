@@ -279,27 +279,30 @@ async def test_another_fault_of_the_model_is_shown_as_it_is(reading: Path) -> No
 
 
 async def test_a_reply_that_nobody_waits_for_is_ended(reading: Path) -> None:
-    begun, steps = asyncio.Event(), [0]
-    loop = asyncio.get_running_loop()
+    loop, begun = asyncio.get_running_loop(), asyncio.Event()
+    dropped, steps = threading.Event(), [0]
 
     def watch(size: int) -> None:
         steps[0] += 1
         if steps[0] == 3:
             loop.call_soon_threadsafe(begun.set)
+            dropped.wait(60)
 
-    model = LocalModel(str(reading), max_tokens=450, batch_size=2)
+    model = LocalModel(str(reading), max_tokens=400, batch_size=2)
     after = LocalModel(str(reading), max_tokens=4, batch_size=2)
-    async with watched(model, watch):
-        steps[0] = 0
+    whole = await model.complete(["Hello."])
+    assert whole.usage.completion_tokens > 50
+    async with watched(after, watch):
         tasks = [asyncio.create_task(model.complete(["Hello."])) for _ in range(6)]
         await begun.wait()
         for task in tasks:
             task.cancel()
         done = await asyncio.gather(*tasks, return_exceptions=True)
+        dropped.set()
         assert all(isinstance(each, asyncio.CancelledError) for each in done)
         assert isinstance(await after.complete(["Hello."]), Completion)
     assert after._batches is model._batches
-    assert steps[0] < 450
+    assert steps[0] <= 3 + 4
 
 
 async def test_a_text_model_refuses_pictures(reading: Path) -> None:

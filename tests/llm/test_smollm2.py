@@ -75,6 +75,7 @@ async def test_a_reply_does_not_depend_on_what_is_asked_beside_it(weights: str) 
     crowd = await asyncio.gather(*(model.complete([prompt]) for prompt in prompts[::-1] * 2))
     assert [reply.text for reply in crowd] == [reply.text for reply in alone[::-1] * 2]
     assert alone[0].text != alone[1].text
+    assert {reply.usage.cached_tokens for reply in crowd} == {0}
     system = await model.complete([prompts[0]], system="You are a pirate.")
     assert system.text != alone[0].text
 

@@ -139,7 +139,8 @@ class SmolLM2:
     def _completion(self, reply: Any, seconds: float) -> Completion:
         counts, choice = reply["usage"], reply["choices"][0]
         written = counts["completion_tokens"]
-        usage = Usage(1, counts["prompt_tokens"], written, 0.0, seconds)
+        kept = counts["prompt_tokens_details"]["cached_tokens"]
+        usage = Usage(1, counts["prompt_tokens"], written, 0.0, seconds, cached_tokens=kept)
         reason = _FINISH_REASONS.get(choice["finish_reason"], "other")
         text = whole_characters(choice["message"]["content"] or "")
         if reason == "length" and written < self._max_tokens:
