@@ -243,6 +243,54 @@ async def test_a_reply_that_the_server_broke_off_is_no_answer_and_is_tried_again
     assert f"the server broke the reply off ({found})" in attempt.message
 
 
+def but(vendor: str, **changes: object) -> dict[str, Any]:
+    return said(vendor, "A red one.") | changes
+
+
+def message_but(**changes: object) -> dict[str, Any]:
+    return but("openai", choices=[{"index": 0, "finish_reason": "stop", **changes}])
+
+
+def parts_but(parts: object) -> dict[str, Any]:
+    content = {"role": "model", "parts": parts}
+    return but("gemini", candidates=[{"content": content, "finishReason": "STOP", "index": 0}])
+
+
+NO_REPLIES: list[tuple[str, object]] = [
+    ("openai", {"error": {"message": "the provider went away", "code": 502}}),
+    ("openai", but("openai", choices=None)),
+    ("openai", but("openai", choices="A red one.")),
+    ("openai", but("openai", choices=[{}])),
+    ("openai", message_but(message=None)),
+    ("openai", message_but(message={"role": "assistant", "content": 7})),
+    ("openai", message_but(message={"role": "assistant", "content": {"text": "A red one."}})),
+    ("openai", 7),
+    ("anthropic", {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}),
+    ("anthropic", but("anthropic", content=None)),
+    ("anthropic", but("anthropic", content="A red one.")),
+    ("anthropic", but("anthropic", content=[{"type": "text"}])),
+    ("anthropic", but("anthropic", usage=None)),
+    ("anthropic", 7),
+    ("gemini", {"error": {"code": 503, "message": "busy", "status": "UNAVAILABLE"}}),
+    ("gemini", [said("gemini", "A red one.")]),
+    ("gemini", but("gemini", candidates=None)),
+    ("gemini", but("gemini", usageMetadata=None)),
+    ("gemini", parts_but(None)),
+    ("gemini", parts_but([{"text": None}])),
+    ("gemini", 7),
+]
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
+@pytest.mark.parametrize(("vendor", "body"), NO_REPLIES)
+async def test_json_that_is_no_reply_is_tried_again(vendor: str, body: object, wire: Any) -> None:
+    wire.first = [(200, json.dumps(body))]
+    wire.says(said(vendor, "A red one."))
+    reply = await model(wire, vendor).complete(prompt())
+    assert (reply.text, reply.usage.calls, len(wire.requests)) == ("A red one.", 2, 2)
+    assert [attempt.kind for attempt in reply.attempts] == ["server"]
+
+
 @each_vendor
 async def test_a_connection_dropped_before_the_request_was_read_is_tried_again(
     vendor: str, wire: Any
