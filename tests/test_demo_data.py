@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from openeqa_lab.demo import FOLDER, dataset, episodes
 from openeqa_lab.errors import OpenEQAError
-from openeqa_lab.images.encoders import decode
+from openeqa_lab.images.decoding import decode
 
 CATEGORIES = {
     "attribute recognition",

@@ -54,7 +54,8 @@ async def test_only_a_vendor_that_wants_marks_gets_one_at_the_last_picture(
 
 
 async def test_a_prompt_too_short_for_any_cache_is_not_marked(mock: Any) -> None:
-    await model(mock, "anthropic", reasoning_tokens=0).complete(prompt(WALK[:2], "What?"))
+    small = [Image(b"a small one", "image/jpeg", 64, 48)]
+    await model(mock, "anthropic", reasoning_tokens=0).complete(prompt(small, "What?"))
     assert marks(mock.requests()[0]["body"]) == 0
 
 

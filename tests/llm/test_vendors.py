@@ -129,11 +129,11 @@ def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def node(option: str, *overrides: str) -> dict[str, Any]:
     """One file as it is composed."""
-    given = ["+cache_dir=cache"]
+    given = ["+cache_dir=cache", "+cache=read"]
     given += [f"llm.model={GIVEN[option]}"] if option in GIVEN else []
     with initialize_config_dir(str(CONF), version_base="1.3"):
         settings = compose(f"llm/{option}", overrides=[*given, *overrides])
-    composed = config.plain(settings, ["llm", "cache_dir"])["llm"]
+    composed = config.plain(settings, ["llm", "cache", "cache_dir"])["llm"]
     assert isinstance(composed, dict)
     return composed
 
