@@ -1,26 +1,38 @@
-"""Times the preparation of K frames of a long episode, and the memory of the whole process.
+"""CPU a frame, wall, stalls and memory of preparing the frames of an episode, cold and warm.
 
     python experiments/bench/prepare_frames.py
-    python experiments/bench/prepare_frames.py --encoder png_upstream
+    python experiments/bench/prepare_frames.py --only jpeg_fast
 
-600 PNG frames of 1296x968 (20 drawn ones, the others hard links to them) are opened as `Recorded`
-opens them, K = 50 are chosen by `linspace`, and all are encoded. No model client is imported.
+300 PNG frames of 1296x968 (20 drawn ones, the others the same with a time of their own written
+into them, so that no two have one digest) are opened as `Recorded` opens them, and all are encoded.
+Cold starts with an empty store of prepared frames, warm is a second process. No model client is
+imported. Memory is the sum of the proportional set sizes of all processes, sampled (Linux only).
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import os
+import json
 import resource
+import struct
 import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from pathlib import Path
 
-FRAMES, DISTINCT, SHOWN = 600, 20, 50
-ENCODERS = ("jpeg", "png", "webp", "png_upstream")
+FRAMES, DRAWN = 300, 20
+KEY = "scannet-v0/000-bench"
+ROWS = {  # name: (kind, whether the extra `fast` may be used, settings)
+    "jpeg": ("jpeg", False, {}),
+    "jpeg [fast]": ("jpeg", True, {}),
+    "jpeg box [fast]": ("jpeg", True, {"resampling": "box"}),
+    "jpeg_fast": ("jpeg", True, {"resampling": "catmull_rom"}),
+    "png_upstream": ("png_upstream", False, {}),
+    "png_upstream [fast]": ("png_upstream", True, {}),
+}
 
 
 def draw(folder: Path) -> None:
@@ -34,7 +46,7 @@ def draw(folder: Path) -> None:
     generator = np.random.default_rng(0)
     x, y = np.linspace(0, 1, 1296)[None, :, None], np.linspace(0, 1, 968)[:, None, None]
     texture = generator.normal(0, 3, (968, 1296, 1))
-    for number in range(DISTINCT):
+    for number in range(DRAWN):
         pixels = (
             60 + 120 * x * np.array([1.0, 0.8, 0.6]) + 40 * y + np.roll(texture, 60 * number, 1)
         )
@@ -46,68 +58,115 @@ def draw(folder: Path) -> None:
         buffer = io.BytesIO()
         Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=90)
         Image.open(buffer).save(folder / f"{number:06}-rgb.png", compress_level=6)
-    for number in range(DISTINCT, FRAMES):
-        os.link(folder / f"{number % DISTINCT:06}-rgb.png", folder / f"{number:06}-rgb.png")
+    drawn = [path.read_bytes() for path in sorted(folder.iterdir())]
+    for number in range(DRAWN, FRAMES):
+        moment = b"tIME" + struct.pack(">HBBBBB", 2000 + number, 1, 1, 0, 0, 0)
+        chunk = struct.pack(">I", 7) + moment + struct.pack(">I", zlib.crc32(moment))
+        png = drawn[number % DRAWN]
+        (folder / f"{number:06}-rgb.png").write_bytes(png[:33] + chunk + png[33:])
 
 
-async def prepare(root: Path, name: str) -> None:
-    """One encoder's figures, on one line."""
+async def prepare(root: Path, store: Path, row: str) -> None:
+    """One row's figures, as a line of JSON."""
     from openeqa_lab.data.case import Case, Question
     from openeqa_lab.data.recorded import Recorded
     from openeqa_lab.images.encoders import Encoder, UpstreamEncoder
-    from openeqa_lab.sampling import Linspace
 
-    encoder = UpstreamEncoder() if name == "png_upstream" else Encoder(format=name)  # type: ignore[arg-type]
-    question = Question("q", "What is there?")
-    case = Case("q", question, "A box", "object recognition", "scannet-v0/000-bench")
-    source = Recorded(root)
+    kind, fast, settings = ROWS[row]
+    if not fast:
+        sys.modules["kornia_rs"] = None  # type: ignore[assignment]
+    make = UpstreamEncoder if kind == "png_upstream" else Encoder
+    encoder = make(store_dir=store, **settings)  # type: ignore[arg-type]
+    case = Case("q", Question("q", "What is there?"), "A box", "object recognition", KEY)
+    frames = (await Recorded(root).episode(case)).frames
 
-    start = time.perf_counter()
-    episode = await source.episode(case)
-    listed = time.perf_counter()
-    await source.episode(case)
-    again = time.perf_counter()
-    shown = Linspace(SHOWN).sample(episode.frames, question)
-    cpu, wall = time.process_time(), time.perf_counter()
-    images = await encoder.encode(shown)
-    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    warm = time.perf_counter()
-    await encoder.encode(shown)
-    warm = time.perf_counter() - warm
-
+    gaps: list[float] = []
+    ticker = asyncio.create_task(tick(gaps))
+    cpu, wall = used(), time.perf_counter()
+    images = await encoder.encode(frames)
+    wall = time.perf_counter() - wall
+    ticker.cancel()
+    sizes = [len(image.data) for image in images]
+    assert all(frame.sha256 for frame in frames)
+    del encoder
+    time.sleep(1)  # its processes end, and their time counts
+    cpu = used() - cpu
     if {"litellm", "torch", "wandb"} & set(sys.modules):
         raise SystemExit("a heavy package was imported: the memory figure would mean nothing")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    peak_mb = peak / (1e6 if sys.platform == "darwin" else 1e3)
-    size = sum(len(image.data) for image in images)
-    print(
-        f"{name:12}  open {1e3 * (listed - start):5.1f} ms, again {1e3 * (again - listed):5.2f} ms"
-        f"  encode {1e3 * cpu / SHOWN:5.1f} CPU ms and {1e3 * wall / SHOWN:5.1f} wall ms a frame"
-        f"  warm {1e3 * warm / SHOWN:6.3f} ms a frame  {size / 1e6:5.2f} MB"
-        f"  peak {peak_mb:4.0f} MB"
-    )
+    gaps.sort()
+    figures = {
+        "cpu_ms": 1e3 * cpu / FRAMES,
+        "wall_ms": 1e3 * wall / FRAMES,
+        "stall_ms": 1e3 * gaps[int(0.99 * len(gaps))],
+        "kb": sum(sizes) / 1e3 / FRAMES,
+    }
+    print(json.dumps(figures))
+
+
+async def tick(gaps: list[float]) -> None:
+    """Notes by how much the loop is late to wake a task that sleeps for a millisecond."""
+    while True:
+        start = time.perf_counter()
+        await asyncio.sleep(0.001)
+        gaps.append(time.perf_counter() - start - 0.001)
+
+
+def used() -> float:
+    """CPU seconds of this process and of those that it started and that have ended."""
+    times = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in times)
+
+
+def memory_mb(process: int) -> float:
+    """What a process and those below it take now, in megabytes; 0 where there is no /proc."""
+    try:
+        rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
+        tasks = list(Path(f"/proc/{process}/task").iterdir())
+        below = [int(each) for task in tasks for each in (task / "children").read_text().split()]
+    except OSError:  # it has ended
+        return 0
+    own = next((line for line in rollup.splitlines() if line.startswith("Pss:")), "Pss: 0")
+    return int(own.split()[1]) / 1e3 + sum(memory_mb(each) for each in below)
+
+
+def measure(root: Path, store: Path, row: str) -> dict[str, float]:
+    command = [sys.executable, __file__, "--root", str(root), "--store", str(store), "--only", row]
+    peak = 0.0
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        while process.poll() is None:
+            peak = max(peak, memory_mb(process.pid))
+            time.sleep(0.05)
+        assert process.stdout is not None
+        figures: dict[str, float] = json.loads(process.stdout.read())
+    return figures | {"peak_mb": peak}
 
 
 def main() -> None:
-    """Draws the episode and measures each encoder, all in processes of their own.
-
-    A process inherits the peak of the one that starts it, so this one stays small.
-    """
+    """Draws the episode and measures each row, all in processes of their own."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--encoder", choices=ENCODERS)
-    parser.add_argument("--draw", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--only", choices=ROWS)
+    parser.add_argument("--draw", type=Path, help="only draw the frames, into this folder")
     parser.add_argument("--root", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--store", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.draw:
-        draw(arguments.draw / "scannet-v0/000-bench")
-    elif arguments.root:
-        asyncio.run(prepare(arguments.root, arguments.encoder))
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            subprocess.run([sys.executable, __file__, "--draw", folder], check=True)
-            for name in [arguments.encoder] if arguments.encoder else ENCODERS:
-                command = [sys.executable, __file__, "--root", folder, "--encoder", name]
-                subprocess.run(command, check=True)
+        draw(arguments.draw / KEY)
+        return
+    if arguments.root:
+        asyncio.run(prepare(arguments.root, arguments.store, arguments.only))
+        return
+    columns = ("cpu_ms", "wall_ms", "stall_ms", "kb", "peak_mb")
+    print(f"{FRAMES} frames, a frame".ljust(27), *(name.rjust(9) for name in columns))
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        subprocess.run([sys.executable, __file__, "--draw", folder], check=True)
+        time.sleep(4)  # files that changed just now are read, whatever the store holds
+        for row in [arguments.only] if arguments.only else ROWS:
+            store = root / "store" / row
+            for start in ("cold", "warm"):
+                figures = measure(root, store, row)
+                name = f"{row}, {start}".ljust(27)
+                print(name, *(f"{figures[column]:9.2f}" for column in columns), flush=True)
 
 
 if __name__ == "__main__":
