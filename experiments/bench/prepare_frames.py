@@ -89,7 +89,7 @@ async def prepare(root: Path, store: Path, row: str) -> None:
     sizes = [len(image.data) for image in images]
     assert all(frame.sha256 for frame in frames)
     del encoder
-    time.sleep(1)  # its processes end, and their time counts
+    await asyncio.sleep(1)  # its processes end, and their time counts
     cpu = used() - cpu
     if {"litellm", "torch", "wandb"} & set(sys.modules):
         raise SystemExit("a heavy package was imported: the memory figure would mean nothing")
