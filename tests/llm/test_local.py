@@ -23,7 +23,7 @@ from PIL import Image as Pictures
 from openeqa_lab import config
 from openeqa_lab.data.episode import Image
 from openeqa_lab.errors import CallError, OpenEQAError
-from openeqa_lab.llm import Completion, local, repeat
+from openeqa_lab.llm import Completion, Forecaster, local, repeat
 from openeqa_lab.llm.generation import Request, _Draws, _without_thoughts
 from openeqa_lab.llm.local import LocalModel
 from openeqa_lab.testing import check_llm
@@ -393,6 +393,18 @@ async def test_reasoning_is_left_out_and_counts_towards_the_limit(
 )
 def test_what_follows_the_reasoning_is_the_reply(text: str, thinks: bool, left: str) -> None:
     assert _without_thoughts(text, thinks) == left
+
+
+async def test_a_call_is_said_to_be_free_before_it_is_made(reading: Path) -> None:
+    model = LocalModel(str(reading), max_tokens=7)
+    assert isinstance(model, Forecaster)
+    forecast = await model.forecast(["What is this?"], "Be brief.")
+    assert (forecast.calls, forecast.dollars, forecast.most_dollars) == (1, 0, 0)
+    assert forecast.reply_tokens == 7
+    assert 0 < forecast.prompt_tokens < 20
+    seen = await model.forecast(["What is this?", picture(1)])
+    assert seen.prompt_tokens > forecast.prompt_tokens
+    assert seen.most_dollars == 0
 
 
 @pytest.mark.parametrize("text", ["", "\0", "half \ud83d an emoji", "🛋️", "<|im_end|>", "{{ 1 }}"])

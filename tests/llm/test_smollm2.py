@@ -22,7 +22,7 @@ from openeqa_lab.data.episode import Image
 from openeqa_lab.errors import CallError, OpenEQAError
 from openeqa_lab.judges.llm_match import LLMMatch
 from openeqa_lab.judges.parsers import Robust
-from openeqa_lab.llm import Completion, repeat, smollm2
+from openeqa_lab.llm import Completion, Forecaster, repeat, smollm2
 from openeqa_lab.llm.smollm2 import SmolLM2
 from openeqa_lab.testing import check_judge, check_llm, tiny_case
 
@@ -176,6 +176,17 @@ async def test_a_limit_that_is_spent_before_any_text_is_a_failure(weights: str) 
     cut = await SmolLM2(weights, max_tokens=2).complete(["Tell me a story."])
     assert cut.finish_reason == "length"
     assert cut.text.strip()
+
+
+async def test_a_call_is_said_to_be_free_before_it_is_made(weights: str) -> None:
+    model = SmolLM2(weights, max_tokens=7)
+    assert isinstance(model, Forecaster)
+    forecast = await model.forecast(["What is this?"], "Be brief.")
+    assert (forecast.calls, forecast.dollars, forecast.most_dollars) == (1, 0, 0)
+    assert forecast.reply_tokens == 7
+    assert 0 < forecast.prompt_tokens < 20
+    with pytest.raises(CallError, match="reads text alone"):
+        await model.forecast(["What is this?", PICTURE])
 
 
 @pytest.mark.parametrize("text", ["", "\0", "half \ud83d an emoji", "🛋️", "<|im_end|>", "a\r\nb"])

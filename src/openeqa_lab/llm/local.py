@@ -16,15 +16,18 @@ from weakref import WeakValueDictionary
 
 from openeqa_lab.data.episode import Image
 from openeqa_lab.errors import CallError, OpenEQAError
-from openeqa_lab.llm import Completion, repeat
+from openeqa_lab.llm import Completion, Forecast, repeat
 from openeqa_lab.llm.batches import Batches
 from openeqa_lab.llm.checkpoints import Checkpoint, find
+from openeqa_lab.llm.content import tokens
 from openeqa_lab.llm.generation import Request
 from openeqa_lab.llm.loading import Dtype, Loader
 from openeqa_lab.records import whole_characters
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
+
+_PICTURE_TOKENS = 256  # of 64 to some thousands, by model and size
 
 
 class LocalModel:
@@ -122,6 +125,11 @@ class LocalModel:
         )
         batches = await asyncio.to_thread(self._loaded_once)
         return await batches.complete(request)
+
+    async def forecast(self, prompt: Sequence[str | Image], /, system: str = "") -> Forecast:
+        """That a call is free; its tokens are a guess, since only the loaded model can count."""
+        asked = tokens(prompt, system, lambda _: _PICTURE_TOKENS)
+        return Forecast(1, asked, self._max_tokens)
 
     def _checkpoint(self) -> Checkpoint:
         with self._lock:

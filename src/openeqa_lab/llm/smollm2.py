@@ -20,8 +20,8 @@ from weakref import WeakValueDictionary
 
 from openeqa_lab.data.episode import Image
 from openeqa_lab.errors import CallError, OpenEQAError
-from openeqa_lab.llm import Completion, FinishReason, repeat
-from openeqa_lab.llm.content import messages
+from openeqa_lab.llm import Completion, FinishReason, Forecast, repeat
+from openeqa_lab.llm.content import messages, tokens
 from openeqa_lab.records import Usage, whole_characters
 
 MODEL = "SmolLM2-135M-Instruct-Q4_1"
@@ -118,16 +118,9 @@ class SmolLM2:
             CallError: ``bad_request`` for pictures, and for more tokens than the context holds.
             OpenEQAError: The weights are not the right ones, or the grammar is no grammar.
         """
-        texts = [whole_characters(part) for part in prompt if isinstance(part, str)]
-        if pictures := len(prompt) - len(texts):
-            raise CallError(
-                f"{MODEL} reads text alone, and was sent {pictures} pictures: choose a reasoner "
-                "that is blind (reasoner=blind), or a model that sees",
-                kind="bad_request",
-            )
         request = {
             **self._request,
-            "messages": messages(texts, whole_characters(system)),
+            "messages": messages(_texts(prompt), whole_characters(system)),
             "seed": (self._seed + repeat.get()) % 2**31,
         }
         # A reply that nobody waits for any more is not begun.
@@ -135,6 +128,15 @@ class SmolLM2:
         if "error" in reply:
             raise self._failure(reply["error"], seconds)
         return self._completion(reply, seconds)
+
+    async def forecast(self, prompt: Sequence[str | Image], /, system: str = "") -> Forecast:
+        """That a call is free.
+
+        Raises:
+            CallError: It would be refused for its pictures.
+        """
+        asked = tokens(_texts(prompt), system, lambda _: 0)
+        return Forecast(1, asked, self._max_tokens)
 
     def _completion(self, reply: Any, seconds: float) -> Completion:
         counts, choice = reply["usage"], reply["choices"][0]
@@ -222,6 +224,17 @@ class _Engine:
                 f"llama.cpp could not load {self._weights}: {error} (its context of "
                 f"{self._context_tokens} tokens needs memory too: lower llm.context_tokens)"
             ) from None
+
+
+def _texts(prompt: Sequence[str | Image]) -> list[str]:
+    texts = [whole_characters(part) for part in prompt if isinstance(part, str)]
+    if pictures := len(prompt) - len(texts):
+        raise CallError(
+            f"{MODEL} reads text alone, and was sent {pictures} pictures: choose a reasoner that "
+            "is blind (reasoner=blind), or a model that sees",
+            kind="bad_request",
+        )
+    return texts
 
 
 _lock = Lock()
