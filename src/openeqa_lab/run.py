@@ -181,7 +181,7 @@ def _preflight(evaluation: Evaluation, options: config.RunOptions, take_from: li
 
     found = asyncio.run(preflight(evaluation, options.reask, take_from))
     if found.spent.calls:
-        print(f"preflight: {found.spent.calls} calls to models replied ({_price(found.spent)})")
+        print(f"preflight: model calls that replied: {found.spent.calls} ({_price(found.spent)})")
     for what, part in (("answers", found.answers), ("judgements", found.judgements)):
         if part is not None:
             print(

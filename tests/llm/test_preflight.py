@@ -162,6 +162,6 @@ def test_on_a_terminal_a_paid_run_asks_whether_to_go_on(
     assert process.wait(60) == code, errors
     os.close(keyboard)
     assert len(wire.requests) == asked
-    assert "preflight: 1 calls to models replied ($0.000" in said
+    assert "preflight: model calls that replied: 1 ($0.000" in said
     assert "3 answers: about" in said
     assert ("nothing was asked" in errors) == (code == 1)
