@@ -3,9 +3,9 @@
     python experiments/bench/prepare_frames.py
     python experiments/bench/prepare_frames.py --only jpeg_fast
 
-300 PNG frames of 1296x968 (20 drawn ones, the others the same with a time of their own written
-into them, so that no two have one digest) are opened as `Recorded` opens them, and all are encoded.
-Cold starts with an empty store of prepared frames, warm is a second process. No model client is
+300 PNG frames of 1296x968 (20 drawn pictures, each frame with a time of its own written into it,
+so that no two have one digest) are opened as `Recorded` opens them, and all are encoded. Cold
+starts with an empty store of prepared frames, warm is a second process. No model client is
 imported. Memory is the sum of the proportional set sizes of all processes, sampled (Linux only).
 """
 
@@ -35,14 +35,14 @@ ROWS = {  # name: (kind, whether the extra `fast` may be used, settings)
 }
 
 
-def draw(folder: Path) -> None:
+def pictures() -> list[bytes]:
     """A walk of gradients, boxes and texture under sensor noise, once through JPEG as scans are."""
     import io
 
     import numpy as np
     from PIL import Image
 
-    folder.mkdir(parents=True)
+    drawn = []
     generator = np.random.default_rng(0)
     x, y = np.linspace(0, 1, 1296)[None, :, None], np.linspace(0, 1, 968)[:, None, None]
     texture = generator.normal(0, 3, (968, 1296, 1))
@@ -57,13 +57,26 @@ def draw(folder: Path) -> None:
         pixels += generator.normal(0, 1.5, pixels.shape)
         buffer = io.BytesIO()
         Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=90)
-        Image.open(buffer).save(folder / f"{number:06}-rgb.png", compress_level=6)
-    drawn = [path.read_bytes() for path in sorted(folder.iterdir())]
-    for number in range(DRAWN, FRAMES):
-        moment = b"tIME" + struct.pack(">HBBBBB", 2000 + number, 1, 1, 0, 0, 0)
-        chunk = struct.pack(">I", 7) + moment + struct.pack(">I", zlib.crc32(moment))
-        png = drawn[number % DRAWN]
-        (folder / f"{number:06}-rgb.png").write_bytes(png[:33] + chunk + png[33:])
+        png = io.BytesIO()
+        Image.open(buffer).save(png, "PNG", compress_level=6)
+        drawn.append(png.getvalue())
+    return drawn
+
+
+def at_another_time(png: bytes, year: int, second: int = 0) -> bytes:
+    """The same picture in a file of other bytes: with a time of its own after its header."""
+    moment = b"tIME" + struct.pack(">HBBBBB", year, 1, 1, 0, 0, second)
+    chunk = struct.pack(">I", 7) + moment + struct.pack(">I", zlib.crc32(moment))
+    return png[:33] + chunk + png[33:]
+
+
+def draw(folder: Path) -> None:
+    """An episode of which no two files have the same bytes."""
+    folder.mkdir(parents=True)
+    drawn = pictures()
+    for number in range(FRAMES):
+        png = at_another_time(drawn[number % DRAWN], 2000 + number)
+        (folder / f"{number:06}-rgb.png").write_bytes(png)
 
 
 async def prepare(root: Path, store: Path, row: str) -> None:

@@ -21,22 +21,19 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from prepare_frames import draw
+from prepare_frames import at_another_time, pictures
 from run_300_rows import ENCODERS, FRAMES, Job, processes
 
 HERE = Path(__file__).resolve().parent
-DRAWN = 20
 ROWS = ("upstream", "floor", *ENCODERS)
 HEAD = "| row | questions | wall s | wall ms/q | CPU ms/q | peak MB | MB sent | log kB/q |"
 
@@ -44,26 +41,15 @@ HEAD = "| row | questions | wall s | wall ms/q | CPU ms/q | peak MB | MB sent | 
 def draw_episodes(work: Path, episodes: int) -> None:
     """The frames, unless they are there from an earlier run."""
     missing = [n for n in range(episodes) if not Job.folder(work, n).is_dir()]
-    if not missing:
-        return
-    with tempfile.TemporaryDirectory() as name:
-        draw(Path(name, "drawn"))
-        pictures = [path.read_bytes() for path in sorted(Path(name, "drawn").iterdir())[:DRAWN]]
+    drawn = pictures() if missing else []
     for episode in missing:
         folder = Job.folder(work, episode)
         half = folder.with_name(folder.name + ".half")
         half.mkdir(parents=True, exist_ok=True)
         for number in range(FRAMES):
-            picture = at_another_time(pictures[number % DRAWN], 2000 + episode, number)
-            (half / f"{number:06}-rgb.png").write_bytes(picture)
+            png = at_another_time(drawn[number % len(drawn)], 2000 + episode, number)
+            (half / f"{number:06}-rgb.png").write_bytes(png)
         half.rename(folder)
-
-
-def at_another_time(png: bytes, year: int, second: int) -> bytes:
-    """The same picture in a file of other bytes: with a time of its own after its header."""
-    chunk = b"tIME" + struct.pack(">HBBBBB", year, 1, 1, 0, 0, second)
-    ends = struct.pack(">I", len(chunk) - 4), struct.pack(">I", zlib.crc32(chunk))
-    return png[:33] + ends[0] + chunk + ends[1] + png[33:]
 
 
 @contextmanager
@@ -126,8 +112,9 @@ def report(row: str, state: str, job: Job, of: int) -> str:
 def main() -> None:
     """Each row asked for, in turn."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rows", default=",".join(ROWS), help=f"of {', '.join(ROWS)}")
-    parser.add_argument("--quick", action="store_true", help="30 questions about 3 episodes")
+    parser.add_argument("--rows", help=f"of {', '.join(ROWS)}; all by default")
+    quick = "30 questions about 3 episodes; upstream, floor and jpeg unless told"
+    parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument("--questions", type=int)
     parser.add_argument("--upstream-questions", type=int)
     parser.add_argument("--at-once", type=int, default=32)
@@ -136,7 +123,9 @@ def main() -> None:
     given = parser.parse_args()
     questions = given.questions or (30 if given.quick else 300)
     few = given.upstream_questions or (2 if given.quick else 6)
-    rows = [row for row in (word.strip() for word in given.rows.split(",")) if row]
+    rows = [word.strip() for word in given.rows.split(",")] if given.rows else list(ROWS)
+    if given.quick and not given.rows:
+        rows = ["upstream", "floor", "jpeg"]
     if unknown := set(rows) - set(ROWS):
         parser.error(f"no such row: {', '.join(unknown)}; there are {', '.join(ROWS)}")
     work = given.work or Path(tempfile.mkdtemp(prefix="run_300-"))
