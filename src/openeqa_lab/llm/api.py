@@ -19,6 +19,7 @@ from openeqa_lab.llm.attempt import Sender
 from openeqa_lab.llm.batch_mode.batches import Batches, content_of
 from openeqa_lab.llm.batch_mode.runs import Ticket
 from openeqa_lab.llm.batch_mode.vendors import check_batches, open_batches
+from openeqa_lab.llm.batch_mode.wire import shares
 from openeqa_lab.llm.cache import OFF, CompletionCache
 from openeqa_lab.llm.content import as_base64, fingerprint, messages, tokens
 from openeqa_lab.llm.known import Known, look_up
@@ -168,18 +169,23 @@ class ApiModel:
         }
 
     async def forecast(self, prompt: Sequence[str | Image], /, system: str = "") -> Forecast:
-        """What a call may cost at list price; it is not made.
+        """What a call may cost at list or batch price; it is not made.
 
         Raises:
             CallError: It would be refused: see `request_limits`.
         """
-        known = self._look_up(await asyncio.to_thread(client.load))
+        litellm = await asyncio.to_thread(client.load)
+        known = self._look_up(litellm)
         self._request_limits.check(self._model, prompt, system)
         asked, reply = self._tokens(prompt, system), known.most_tokens
         if known.prices is None:
             return Forecast(1, asked, reply, None, None)
-        dollars = asked * known.prices.prompt
-        return Forecast(1, asked, reply, dollars, dollars + reply * known.prices.completion)
+        of_prompt, of_reply = 1.0, 1.0
+        if self._batch_dir is not None:
+            of_prompt, of_reply = shares(litellm.model_cost, known.provider, known.name)
+        dollars = asked * known.prices.prompt * of_prompt
+        most = dollars + reply * known.prices.completion * of_reply
+        return Forecast(1, asked, reply, dollars, most)
 
     async def _ask(
         self, litellm: ModuleType, known: Known, prompt: Sequence[str | Image], system: str

@@ -99,8 +99,11 @@ class Prompted:
                 "episodes=recorded, or a blind reasoner"
             )
         images = await self._encoder.encode(frames) if self._encoder is not None else ()
-        completion = await self._llm.complete(self._prompt(question.text, images), self._system)
-        return _answer(completion, self._rule)
+        prompt = self._prompt(question.text, images)
+        del images  # a model that answers in hours may let them go
+        waiting = self._llm.complete(prompt, self._system)
+        del prompt
+        return _answer(await waiting, self._rule)
 
     async def rehearse(self) -> Usage:
         """Ask a made-up question, with one gray picture for a reasoner that sees.

@@ -335,7 +335,7 @@ KILLS = [
     ("anthropic", "ended", ""),
     ("anthropic", "collected", ""),
 ]
-OFTEN = KILLS[2:3] + KILLS[4:6]  # each takes seconds: litellm is imported anew
+OFTEN = KILLS[2:3] + KILLS[5:6]  # each takes seconds: litellm is imported anew
 
 
 @pytest.mark.parametrize(
@@ -744,10 +744,37 @@ async def test_few_requests_are_said_once_to_be_too_few(
     await ask(asked, "Where?")
     found = [each.getMessage() for each in caplog.records if "concurrency" in each.getMessage()]
     assert found == [
-        "openai/gpt-4o: a batch of 1 requests is sent, since no other came within 0.5 s. A batch "
-        "is waited for as a whole: if more questions are to be asked, ask them all at once "
+        "openai/gpt-4o: a batch of only 1 is sent, since no other request came within 0.5 s. A "
+        "batch is waited for as a whole: if more questions are to be asked, ask them all at once "
         "(concurrency=2000)"
     ]
+
+
+async def test_a_small_last_batch_after_full_ones_is_no_mistake(
+    vendor: Any, model: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("openeqa_lab.llm.batch_mode.openai_shaped.MOST_REQUESTS", 3)
+    await ask(model(), *(f"question {n}" for n in range(4)))
+    assert len(vendor.batches) == 2
+    assert "concurrency" not in caplog.text
+
+
+async def test_a_batch_that_another_model_gathers_is_left_to_it(vendor: Any, model: Any) -> None:
+    one, other = model(), model()
+    first = asyncio.create_task(ask(one, "What?"))
+    await asyncio.sleep(0.2)
+    assert said(await ask(other, "Where?")) == ["re: Where?"]
+    assert said(await first) == ["re: What?"]
+    assert [len(batch["asked"]) for batch in vendor.batches.values()] == [1, 1]
+
+
+@pytest.mark.parametrize("name", VENDORS)
+async def test_an_estimate_is_at_the_batch_price(name: str, model: Any) -> None:
+    prompt = ["word " * 4000]
+    batch = await model(name).forecast(prompt)
+    ordinary = await model(name, batch=False).forecast(prompt)
+    assert batch.dollars == pytest.approx(ordinary.dollars / 2)
+    assert batch.most_dollars == pytest.approx(ordinary.most_dollars / 2)
 
 
 async def test_how_far_a_batch_has_come_is_said_now_and_then(

@@ -207,7 +207,7 @@ class _Desk:
                 )
             if self._gathering is not None and self._full(self._gathering[1], len(written)):
                 self._gathering[0].full.set()
-                self._gathering = None
+                self._gathering, self._warned = None, True  # the last one may well be small
             if self._gathering is None:
                 spool = self._folder.new()
                 self._gathering = Run(spool.batch, spool), spool
@@ -255,8 +255,8 @@ class _Desk:
         if requests < FEW and not run.full.is_set() and not self._warned:
             self._warned = True
             log.warning(
-                "%s: a batch of %d requests is sent, since no other came within %g s. A batch is "
-                "waited for as a whole: if more questions are to be asked, ask them all at once "
+                "%s: a batch of only %d is sent, since no other request came within %g s. A batch "
+                "is waited for as a whole: if more questions are to be asked, ask them all at once "
                 "(concurrency=2000)",
                 self._wire.sender.model, requests, QUIET_S,
             )  # fmt: skip

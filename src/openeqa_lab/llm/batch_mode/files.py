@@ -109,7 +109,9 @@ class Folder:
     def remove(self, batch: Batch) -> None:
         """Forget a batch."""
         with _told(self.path):
-            for path in (self._file(batch), self.requests(batch), self.results(batch)):
+            results = self.results(batch)
+            parts = self._file(batch), self.requests(batch), results, results.with_suffix(".part")
+            for path in parts:
                 path.unlink(missing_ok=True)
 
     def drop_requests(self, batch: Batch) -> None:
@@ -201,8 +203,10 @@ class Spool:
     def add(self, custom_id: str, line: bytes) -> None:
         """Write one request down, or leave the file as it was."""
         with _told(self.folder.requests(self.batch)):
+            rest = memoryview(line)
             try:
-                self.file.write(line)
+                while rest:  # a disk that fills up takes a part first
+                    rest = rest[self.file.write(rest) :]
             except OSError:
                 self.file.truncate(self.size)
                 self.file.seek(self.size)
