@@ -54,3 +54,13 @@ def test_calls_of_unknown_price_count_as_nothing() -> None:
 def test_a_budget_of_nothing_is_refused(dollars: float) -> None:
     with pytest.raises(OpenEQAError, match=r"run\.budget_usd is .*: expected more than 0"):
         Budget(dollars, 0.0)
+
+
+def test_until_a_question_has_ended_an_estimate_stands_for_its_price() -> None:
+    budget, begun = Budget(0.10, 0.0, estimate=0.04), 0
+    while budget.begin():
+        begun += 1
+    assert begun == 2
+    for _ in range(begun):
+        budget.end(CENT)
+    assert not budget.begin()  # once reached, no question is begun out of its turn

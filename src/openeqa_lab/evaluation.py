@@ -129,6 +129,7 @@ class Evaluation:
         reask: Collection[AnswerStatus] = (),
         take_from: Collection[Path] = (),
         budget_usd: float | None = None,
+        question_usd: float = 0.0,
     ) -> Report:
         """Ask and judge what is not done yet, then report on everything.
 
@@ -145,6 +146,7 @@ class Evaluation:
             budget_usd: Dollars that the run folder may cost in all; near them no further question
                 is begun, and the report's state is ``out of budget``. Calls of unknown price count
                 as nothing.
+            question_usd: Dollars that a question is taken to cost until one has ended.
 
         Raises:
             OpenEQAError: The run cannot start or go on.
@@ -175,7 +177,8 @@ class Evaluation:
                 dict(config or {}),
                 identity,
             )
-            return await self._run(book, info, reask, budget_usd)
+            spent = tally.spend(self.records(book.content.entries)).together.known_dollars
+            return await self._run(book, info, reask, Budget(budget_usd, spent, question_usd))
         finally:
             await book.close()
 
@@ -184,10 +187,9 @@ class Evaluation:
         book: Journal,
         info: RunInfo,
         reask: Collection[AnswerStatus],
-        budget_usd: float | None,
+        budget: Budget,
     ) -> Report:
         started, entries = _Clock(), book.content.entries
-        budget = Budget(budget_usd, tally.spend(self.records(entries)).together.known_dollars)
         settings = yaml.safe_dump(info.config, sort_keys=False, allow_unicode=True)
         report.put(self.output_dir / "config.yaml", settings)
         if self.judge_hash not in book.content.judges:
@@ -202,8 +204,7 @@ class Evaluation:
         )
 
         async def finish(case: Case) -> None:
-            if not budget.begin():
-                stop.set()
+            if not budget.begin():  # what is under way goes on, its further attempts too
                 return
             paid = await runner.finish(case)
             budget.end(paid)

@@ -83,8 +83,6 @@ async def _rehearse(role: str, part: Rehearsing) -> Usage:
     try:
         return await part.rehearse()
     except CallError as error:
-        if error.fatal:
-            raise
         raise _stop(f"the {role} does not reply", error) from None
     except CaseError as error:
         raise _stop(f"the {role} failed at a made-up question", error) from None

@@ -71,8 +71,7 @@ def _run(composed: DictConfig) -> None:
 
         _tell(asyncio.run(plan(evaluation, options.reask, take_from)))
         return
-    if options.preflight:
-        _preflight(evaluation, options, take_from)
+    question_usd = _preflight(evaluation, options, take_from) if options.preflight else 0.0
     report = asyncio.run(
         evaluation.run(
             name=options.name or folder.name,
@@ -81,6 +80,7 @@ def _run(composed: DictConfig) -> None:
             reask=options.reask,
             take_from=take_from,
             budget_usd=options.budget_usd,
+            question_usd=question_usd,
         )
     )
     print(f"{_summary(report)}\nreport: {folder / 'report.md'}")
@@ -175,8 +175,12 @@ def _tell(plan: Plan) -> None:
         )
 
 
-def _preflight(evaluation: Evaluation, options: config.RunOptions, take_from: list[Path]) -> None:
-    """Call each model once, say what the run may cost and, on a terminal, ask whether to go on."""
+def _preflight(evaluation: Evaluation, options: config.RunOptions, take_from: list[Path]) -> float:
+    """Call each model once, say what the run may cost and, on a terminal, ask whether to go on.
+
+    Returns:
+        Dollars that a question may cost, as far as the prices are known.
+    """
     from openeqa_lab.preflight import preflight
 
     found = asyncio.run(preflight(evaluation, options.reask, take_from))
@@ -192,12 +196,18 @@ def _preflight(evaluation: Evaluation, options: config.RunOptions, take_from: li
     if together.calls and options.budget_usd is not None and together.dollars is None:
         print("  run.budget_usd cannot count calls of unknown price")
     ask = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    a_question = sum(
+        (part.dollars or 0.0) / part.calls
+        for part in (found.answers, found.judgements)
+        if part is not None and part.calls
+    )
     if together.dollars == 0 or options.yes or not ask:
-        return
+        return a_question
     sys.stdout.write(f"In all {_prices(together)}. Go on? [y/N] ")
     sys.stdout.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise OpenEQAError("nothing was asked; run.yes=true starts without this question")
+    return a_question
 
 
 def _price(usage: Usage) -> str:

@@ -16,7 +16,7 @@ import pytest
 from openeqa_lab.data.datasets import Dataset
 from openeqa_lab.data.episode import Unseen
 from openeqa_lab.data.recorded import Recorded
-from openeqa_lab.errors import CallError, OpenEQAError
+from openeqa_lab.errors import OpenEQAError
 from openeqa_lab.evaluation import Evaluation
 from openeqa_lab.images.encoders import Encoder
 from openeqa_lab.judges.lexical import Exact
@@ -93,7 +93,7 @@ async def test_each_model_is_called_once_and_the_rest_is_estimated(
 
 async def test_a_wrong_key_is_said_before_any_question_is_asked(wire: Any, tmp_path: Path) -> None:
     wire.says({"error": {"message": "no such key"}}, status=401)
-    with pytest.raises(CallError, match="HTTP 401: no such key"):
+    with pytest.raises(OpenEQAError, match=r"preflight: .*HTTP 401: no such key.*No question was"):
         await preflight(evaluation(tmp_path, api(wire), match(api(wire))))
     assert len(wire.requests) == 1
 

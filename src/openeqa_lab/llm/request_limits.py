@@ -95,7 +95,7 @@ class RequestLimits:
             return
         found = "; ".join(fault.found for fault in faults)
         remedies = "; ".join(dict.fromkeys(fault.remedy for fault in faults))
-        knobs = " and ".join(f"llm.request_limits.{fault.knob}" for fault in faults)
+        knobs = " and ".join(f"reasoner.llm.request_limits.{fault.knob}" for fault in faults)
         source = f" by {self.source}" if self.source else ""
         raise CallError(
             f"{model}: {found}{source}; nothing was sent: {remedies} "

@@ -57,7 +57,7 @@ def _notes(parts: Mapping[str, Spending]) -> Iterator[str]:
             kinds = ", ".join(f"{escape(kind)}: {n:,}" for kind, n in part.tried_again.items())
             yield f"Of the {name}, calls that failed in passing and were made again: {kinds}.\n"
         for phrase, count in part.adjusted.items():
-            yield f"Of the {name}, {count:,} were asked for with {escape(phrase)}.\n"
+            yield f"Of the {name}, {count:,} were asked otherwise than set: {escape(phrase)}.\n"
 
 
 def _numbers(spending: Spending) -> tuple[str, str, str, str, str]:
