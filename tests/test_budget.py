@@ -43,6 +43,13 @@ def test_earlier_starts_count() -> None:
     assert not Budget(1.0, 1.0).begin()
 
 
+def test_the_known_part_of_a_question_counts() -> None:
+    budget = Budget(0.10, 0.0)
+    assert budget.begin()
+    budget.end(CENT + Usage(1, dollars=None))
+    assert budget.spent == pytest.approx(0.01)
+
+
 def test_calls_of_unknown_price_count_as_nothing() -> None:
     budget = Budget(0.10, 0.0)
     assert budget.begin()

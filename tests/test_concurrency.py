@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 
@@ -103,3 +104,41 @@ async def test_a_worker_that_cancels_itself_is_not_taken_for_success() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         await work_through([1], work, at_once=1, stop=asyncio.Event())
+
+
+async def test_a_worker_that_does_not_hear_of_a_cancellation_takes_no_further_item() -> None:
+    done: list[int] = []
+    stop = asyncio.Event()
+
+    async def deaf(item: int) -> None:
+        # As `asyncio.wait_for` does when its call ends in the same moment.
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.05)
+        done.append(item)
+
+    task = asyncio.create_task(work_through(range(20), deaf, at_once=1, stop=stop))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert done == [0]
+
+
+async def test_further_cancellations_leave_no_worker_behind() -> None:
+    ended: list[int] = []
+
+    async def slow(item: int) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.1)
+            ended.append(item)
+
+    stop = asyncio.Event()
+    task = asyncio.create_task(work_through(range(4), slow, at_once=4, stop=stop))
+    for _ in range(3):
+        await asyncio.sleep(0.02)
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sorted(ended) == [0, 1, 2, 3]

@@ -52,4 +52,4 @@ class Budget:
         """Count what a question that was under way cost."""
         self._under_way -= 1
         self._ended += 1
-        self.spent += paid.dollars or 0.0
+        self.spent += paid.known_dollars

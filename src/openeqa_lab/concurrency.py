@@ -43,9 +43,12 @@ async def work_through(
     try:
         await asyncio.wait(workers)
     except asyncio.CancelledError:
+        stop.set()  # a worker whose call ended in the same moment may not hear of it
         for task in workers:
             task.cancel()
-        await asyncio.wait(workers)
+        while pending := [task for task in workers if not task.done()]:
+            with contextlib.suppress(asyncio.CancelledError):  # further Ctrl-Cs
+                await asyncio.wait(pending)
         raise
     errors = [task.exception() for task in workers if not task.cancelled()]
     for error in errors:

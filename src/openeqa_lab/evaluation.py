@@ -214,8 +214,11 @@ class Evaluation:
         state: State = "stopped"
         try:
             async with stop_on_signals(_say_stopping) as stop:
-                stopping.set(stop)
-                await work_through(todo, finish, at_once=self.concurrency, stop=stop)
+                token = stopping.set(stop)
+                try:
+                    await work_through(todo, finish, at_once=self.concurrency, stop=stop)
+                finally:
+                    stopping.reset(token)
             left = any(waits(record, ()) and not record.failure for record in self.records(entries))
             state = ("out of budget" if budget.reached else "stopped") if left else "complete"
         finally:

@@ -104,7 +104,7 @@ async def _forecast(
         except CaseError as error:
             raise _stop(f"question {case.id} cannot be sent", error) from None
     if not found:
-        return None
+        return Forecast(len(cases), dollars=None, most_dollars=None) if cases else None
     return sum(found, Forecast()).times(len(cases) / len(found))
 
 

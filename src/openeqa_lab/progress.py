@@ -44,7 +44,7 @@ class Progress:
         self._now += 1
         self._failed += record.failure is not None
         self._unpriced |= paid.dollars is None
-        self._dollars += paid.dollars or 0.0
+        self._dollars += paid.known_dollars
         if time.monotonic() - self._shown >= self._every_s:
             self.show()
 

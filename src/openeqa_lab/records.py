@@ -37,6 +37,7 @@ class Usage:
             cache cost more than reading it saved.
         cache_hits: Replies taken from our completion cache, which are no calls and cost nothing.
         cache_misses: Calls that were made because our cache was asked in vain.
+        known_dollars: The part whose price is known; not given where `dollars` is.
     """
 
     calls: int = 0
@@ -48,6 +49,11 @@ class Usage:
     saved_dollars: float = 0.0
     cache_hits: int = 0
     cache_misses: int = 0
+    known_dollars: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.dollars is not None:
+            object.__setattr__(self, "known_dollars", self.dollars)
 
     def __add__(self, other: Usage) -> Usage:
         """The sum; its price is unknown when either price is."""
@@ -62,6 +68,7 @@ class Usage:
             self.saved_dollars + other.saved_dollars,
             self.cache_hits + other.cache_hits,
             self.cache_misses + other.cache_misses,
+            self.known_dollars + other.known_dollars,
         )
 
 

@@ -630,3 +630,24 @@ async def test_a_call_without_a_reply_is_not_called_free_unless_it_was_turned_aw
             await llm.complete(["Hi."])
         assert caught.value.usage is not None
         assert (caught.value.usage.calls, caught.value.usage.dollars) == (1, dollars)
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["openai/gpt-6 requires moderation and your input was flagged",
+     "Content violates usage guidelines. Failed check: SAFETY_CHECK_TYPE_X"],
+)  # fmt: skip
+async def test_a_403_about_the_prompt_is_a_block_and_no_wrong_key(said: str, wire: Any) -> None:
+    wire.says({"error": {"message": said}}, status=403)
+    assert (await model(wire, "openai").complete(["Hello."])).finish_reason == "content_filter"
+
+
+async def test_reasoning_that_a_template_began_is_not_the_answer(wire: Any) -> None:
+    wire.says(chat("It may be blue, or 1.</think>\n\nA red one."))
+    assert (await model(wire, "hosted_vllm").complete(["Hello."])).text == "A red one."
+
+
+async def test_a_half_character_in_a_prompt_is_spelled_out(wire: Any) -> None:
+    wire.says(chat())
+    await model(wire, "openai").complete(["What is \ud83d?"], system="\udc00")
+    assert "What is \\ud83d?" in json.dumps(wire.requests[0]).replace("\\\\", "\\")

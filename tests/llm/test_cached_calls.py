@@ -64,6 +64,17 @@ async def test_what_differs_in_one_thing_is_bought(
     assert len(wire.requests) == 2
 
 
+async def test_another_server_and_a_seed_that_is_not_sent_are_not_the_same_call(
+    wire: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await model(wire, tmp_path).complete(PROMPT)
+    monkeypatch.setattr(wire, "base", lambda _: f"{wire.url}/v1/")
+    assert (await model(wire, tmp_path).complete(PROMPT)).usage.cache_hits == 0
+    known = (await model(wire, tmp_path, model="openai/o3", seed=1).complete(PROMPT)).usage
+    other = (await model(wire, tmp_path, model="openai/o3", seed=2).complete(PROMPT)).usage
+    assert (known.cache_hits, other.cache_hits) == (0, 0)
+
+
 async def test_a_repeat_is_no_copy_and_a_rehearsal_is_a_real_call(
     wire: Any, tmp_path: Path
 ) -> None:

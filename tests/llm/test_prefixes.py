@@ -82,7 +82,7 @@ async def test_the_first_prompt_of_a_walk_goes_alone_and_others_do_not_wait_for_
         assert reply.usage.saved_dollars == pytest.approx(1536 * 1.25e-6)
 
 
-async def test_after_a_failed_first_reader_the_next_one_goes_alone() -> None:
+async def test_after_a_failed_first_reader_those_who_waited_go_and_the_next_goes_alone() -> None:
     gate, log = Prefixes(), []
 
     async def ask(number: int) -> None:
@@ -95,7 +95,10 @@ async def test_after_a_failed_first_reader_the_next_one_goes_alone() -> None:
 
     results = await asyncio.gather(*(ask(number) for number in range(4)), return_exceptions=True)
     assert [isinstance(result, CallError) for result in results] == [True, False, False, False]
-    assert log[:3] == [("begun", 0), ("begun", 1), ("ended", 1)]
+    assert log[:4] == [("begun", number) for number in range(4)]
+    log.clear()
+    await asyncio.gather(ask(4), ask(5))
+    assert log[:3] == [("begun", 4), ("ended", 4), ("begun", 5)]
 
 
 async def test_a_cancelled_first_reader_holds_up_nobody() -> None:

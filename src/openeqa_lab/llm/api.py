@@ -161,8 +161,10 @@ class ApiModel:
         """All that can change a reply, and how often it was asked for before."""
         return {
             "vendor": known.provider,
+            "server": self._server(known.provider),
             "model": known.name,
             "parameters": known.sent.values,
+            "asked": self._parameters,  # another seed is meant to give another reply
             "system": system,
             "prompt": fingerprint(prompt),
             "repeat": repeat.get(),
@@ -281,7 +283,12 @@ class ApiModel:
         return key
 
     def _limiter(self, provider: str, key: str | None) -> Limiter:
-        vendor = provider.upper()
-        server = first_set(f"{vendor}_API_BASE", f"{vendor}_BASE_URL") or provider
+        server, vendor = self._server(provider), provider.upper()
         key = first_set(*usual_variables(vendor)) if key is None else key
-        return limiter(self._api_base or server, key)
+        return limiter(server, key)
+
+    def _server(self, provider: str) -> str:
+        """The address that is asked, the vendor's name for its own."""
+        vendor = provider.upper()
+        usual = first_set(f"{vendor}_API_BASE", f"{vendor}_BASE_URL")
+        return self._api_base or usual or provider

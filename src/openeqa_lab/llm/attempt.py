@@ -61,6 +61,8 @@ class Sender:
             raise self.failure("server", found, usage)
         refusal = getattr(choice.message, "refusal", None)
         text = whole_characters(choice.message.content or refusal or "")
+        if "</think>" in text and "<think>" not in text:  # begun in the prompt, by its template
+            text = text.rpartition("</think>")[2].lstrip()
         reason = replies.finish_reason(choice)
         if reason == "length" and not text.strip():
             found = (

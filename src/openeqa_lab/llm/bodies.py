@@ -77,6 +77,11 @@ async def client(litellm: ModuleType, address: Address) -> Any:
     # Its other transport, which an environment variable chooses, finds proxies another way.
     if address.provider not in PROVIDERS or not AsyncHTTPHandler.should_use_aiohttp_transport():
         return None
+    if address.provider == "openai":  # whose client holds them, and a notebook may change them
+        from litellm.llms.openai.common_utils import get_openai_credentials
+
+        found = get_openai_credentials(address.api_base, address.api_key)
+        address = replace(address, api_base=found.api_base, api_key=found.api_key)
     here = _open.setdefault(asyncio.get_running_loop(), _Open())
     if address not in here.clients:
         here.clients[address] = asyncio.create_task(_tried(litellm, address, here.transport))

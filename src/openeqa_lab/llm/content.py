@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 
 from openeqa_lab.data.episode import Image
+from openeqa_lab.records import whole_characters
 
 _LETTERS_A_TOKEN = 4
 
@@ -49,6 +50,8 @@ def messages(
         text_of: Writes a picture as base64, or what stands for it.
     """
     # Servers for text alone may know no lists.
+    prompt = [whole_characters(part) if isinstance(part, str) else part for part in prompt]
+    system = whole_characters(system)
     lone = len(prompt) == 1 and isinstance(prompt[0], str)
     parts = [_part(part, text_of) for part in prompt]
     if marked:

@@ -49,6 +49,12 @@ _BLOCKED = re.compile(
     r"|flagged as potentially violating",  # OpenAI's word for a prompt to a model that reasons
     re.IGNORECASE,
 )
+# A 403 that is about the prompt, not the key: OpenRouter's moderation, and xAI's.
+_MODERATED = re.compile(
+    r"requires moderation|flagged_input|input was flagged|SAFETY_CHECK_TYPE"
+    r"|violates usage guidelines",
+    re.IGNORECASE,
+)
 _SECRET = re.compile(
     r"\b(?:sk|pk|rk|gsk|xai|hf|AIza|ya29)[-_.A-Za-z0-9*]{12,}"
     r"|(?<=[?&]key=)[^&\s'\"]+|(?<=Bearer )[^\s'\"]+"
@@ -90,7 +96,10 @@ def blocked(error: BaseException) -> bool:
     """Whether a vendor's filter refused the prompt or the reply."""
     if "ContentPolicyViolationError" in _class_names(error):
         return True
-    return http_status(error) == 400 and any(
+    status = http_status(error)
+    if status == 403:
+        return any(_MODERATED.search(str(link)) for link in _chain(error))
+    return status == 400 and any(
         getattr(link, "code", None) in _BLOCKED_CODES or _BLOCKED.search(str(link))
         for link in _chain(error)
     )

@@ -48,7 +48,7 @@ class Prefixes:
         try:
             yield
             prefix.read_at = time.monotonic()
-        finally:  # after a failure the next one goes alone
+        finally:  # after a failure the next one to come goes alone
             prefix.under_way = False
             prefix.done.set()
 
@@ -69,6 +69,8 @@ class Prefixes:
                 prefix.done.clear()
                 return prefix
             await prefix.done.wait()
+            if prefix.read_at is None:  # it failed: those who waited do not fail one by one
+                return None
 
 
 def shared_part(prompt: Sequence[str | Image], system: str) -> str | None:

@@ -182,7 +182,7 @@ def _priced(usages: Iterable[Usage]) -> Spending:
     total, known, unpriced = Usage(), 0.0, 0
     for usage in usages:
         total = total + usage
-        known += usage.dollars or 0.0
+        known += usage.known_dollars
         unpriced += usage.calls if usage.dollars is None else 0
     return Spending(total, known, unpriced)
 
