@@ -74,13 +74,14 @@ def measure(row: str, state: str, job: Job) -> tuple[dict[str, float], float]:
     """What a row says of itself, and the peak of its processes in MB; 0 where there is no /proc."""
     words = [sys.executable, str(HERE / "run_300_rows.py"), row, state, json.dumps(job.plain())]
     peak = 0.0
-    with tempfile.TemporaryFile() as said:
-        with subprocess.Popen(words, stdout=said) as process:
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile("w+") as told:
+        with subprocess.Popen(words, stdout=said, stderr=told) as process:
             while process.poll() is None:
                 peak = max(peak, sum(map(proportional_mb, processes(process.pid))))
                 time.sleep(0.1)
         if process.returncode:
-            raise SystemExit(f"{row} {state} failed")
+            told.seek(0)
+            raise SystemExit(f"{row} {state} failed:\n{told.read()}")
         said.seek(0)
         figures: dict[str, float] = json.loads(said.read().splitlines()[-1])
     return figures, peak
