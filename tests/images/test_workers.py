@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import io
 import os
@@ -73,7 +74,11 @@ def frames(folder: Path) -> list[Frame]:
 
 def children(process: int | None = None) -> list[int]:
     tasks = Path(f"/proc/{process or os.getpid()}/task").iterdir()
-    return [int(each) for task in tasks for each in (task / "children").read_text().split()]
+    found: list[int] = []
+    for task in tasks:
+        with contextlib.suppress(FileNotFoundError):  # a thread that has just ended
+            found += map(int, (task / "children").read_text().split())
+    return found
 
 
 def soon(condition: Callable[[], bool], tries: int = 1000) -> None:
