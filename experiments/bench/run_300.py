@@ -2,7 +2,7 @@
 
     python experiments/bench/run_300.py
     python experiments/bench/run_300.py --quick
-    python experiments/bench/run_300.py --rows floor,jpeg --work /tmp/bench
+    python experiments/bench/run_300.py --rows floor,jpeg --work bench-frames
 
 30 episodes of 60 PNG frames (1296x968, 1.1 MB; 20 drawn pictures, no two files of the same bytes),
 ten questions each, K = 50 at 512 px, 32 questions at once, a judgement after each answer; the
