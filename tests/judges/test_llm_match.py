@@ -246,7 +246,7 @@ async def test_an_unknown_price_stays_unknown_over_re_asks() -> None:
 
     verdict = await judge_of(Unpriced()).judge(CASE, Answer("desk"))
 
-    assert verdict.usage == Usage(2, 20, 4, None)
+    assert verdict.usage == Usage(2, 20, 4, None, known_dollars=0.5)
 
 
 async def test_another_scale_gives_scores_alone() -> None:

@@ -78,7 +78,7 @@ def test_a_picture_is_compared_as_the_text_it_is_sent_as(size: int, fits: bool) 
         assert str(error) == (
             "vendor/model: picture 2 of 2 has 5,242,884 bytes as base64 text, 3,932,161 as a file, "
             "where at most 5,242,880 are taken; nothing was sent: lower reasoner.encoder.size "
-            "(where more is taken by now, set llm.request_limits.image_bytes)"
+            "(where more is taken by now, set reasoner.llm.request_limits.image_bytes)"
         )
 
 
@@ -108,7 +108,7 @@ def test_as_many_pictures_as_are_taken_pass_and_one_more_does_not() -> None:
     assert str(refusal(limits, "Look.", *[picture()] * 4)) == (
         "vendor/model: 4 pictures in one request, where at most 3 are taken by Somebody (page, "
         "date); nothing was sent: set sampler.k=3 or less (where more is taken by now, set "
-        "llm.request_limits.images)"
+        "reasoner.llm.request_limits.images)"
     )
 
 
