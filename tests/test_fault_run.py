@@ -166,7 +166,9 @@ class Vendor:
             await self.say(writer, 200, said(path, "Your mark: 5"))
             return True
         key = (stage, found.pop())
-        how = self.stuck.get(key, how)
+        if key in self.stuck:
+            self.deck += [how] if how != "good" else []  # for another
+            how = self.stuck[key]
         self.calls += 1
         self.asked[key] += 1
         self.met[stage, how] += 1
