@@ -138,8 +138,8 @@ class Vendor:
         try:
             while await self.replied(reader, writer):
                 pass
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # the client has gone
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass  # the client has gone, or the test has
         finally:
             writer.close()
 
